@@ -1,8 +1,8 @@
-"""Puts questions to an MCP server over pipes and tells what the answers cost it.
+"""Sends requests to an MCP server over pipes and measures the cost of the responses.
 
-The figure is the CPU time of the server process, threads included. The driver only has to stay out of its way:
-requests are encoded before the clock starts, answers are merely counted while it runs, and every one of them is
-checked after it has stopped.
+The figure is the CPU time of the server process, threads included. The driver must not disturb it: it encodes
+requests
+before the clock starts, only counts responses while the clock runs, and checks all of them afterwards.
 """
 
 import contextlib
@@ -19,31 +19,31 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 REVISION = "2025-11-25"
-SILENCE_MS = 30_000  # the dearest answer, `mcp` listing 1,000 tools on a busy machine, takes a fraction of a second
+SILENCE_MS = 30_000  # the slowest response, `mcp` listing 1,000 tools on a busy machine, takes a fraction of a second
 
 
 class BenchError(Exception):
-    """The server did something that no figure may be printed for."""
+    """The server misbehaved, so no figure may be printed."""
 
 
 class WrongAnswer(BenchError):
-    """An answer was missing, doubled, an error, or not the right one."""
+    """A response was missing, duplicate, an error, or wrong."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A kind of request: what the request with a given id asks, and which result answers it."""
+    """A kind of request: the request with a given id, and its expected result."""
 
     method: str
     params: Callable[[int], Mapping[str, Any]]
     answered_by: Callable[[int, Any], bool]
-    tells: str | None = None  # notifications that come before each answer
+    tells: str | None = None  # notifications before each response
     capabilities: Mapping[str, Any] = field(default_factory=dict)  # that a client needs for it
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one batch of requests cost the server, per request: CPU time in µs, or what else its row counts."""
+    """The cost of one batch of requests, per request: CPU time in µs, or the unit of its row."""
 
     cost: float
     answer_bytes: float
@@ -72,14 +72,14 @@ def cpu_ns(pid: int) -> int:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         return place.getsockname()[1]
 
 
 def check_answers(received: bytes, ids: Iterable[int], answered_by: Callable[[int, Any], bool]) -> None:
-    """Raises WrongAnswer unless `received` answers each id exactly once, without an error, and rightly."""
+    """Raise WrongAnswer unless `received` has one correct response for each id."""
     waiting = set(ids)
     for line in received.removesuffix(b"\n").split(b"\n"):
         try:
@@ -115,20 +115,20 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it has gone by itself."""
+        """Return whether it has ended."""
         return self._process.poll() is not None
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its pid."""
         return self._process.pid
 
     def cpu_ns(self) -> int:
-        """The CPU time that it has used so far."""
+        """The CPU time so far."""
         return cpu_ns(self._process.pid)
 
     def memory(self) -> int:
-        """The bytes of memory that it holds now."""
+        """The memory in use, in bytes."""
         if sys.platform == "linux":
             with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as figures:
                 return int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -136,13 +136,13 @@ class Process:
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
 
     def last_words(self) -> str:
-        """The end of what it wrote for people."""
+        """The end of its standard error."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-2000:]
 
 
 class ServerProcess(Process):
-    """A server under test, spoken to over its stdin and stdout."""
+    """A server under test, over its stdin and stdout."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         super().__init__([*command, "stdio"], env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
@@ -152,17 +152,17 @@ class ServerProcess(Process):
         self._to_read.register(self._stdout, select.POLLIN)
         self._to_read_or_write.register(self._stdout, select.POLLIN)
         self._to_read_or_write.register(self._stdin, select.POLLOUT)
-        self._buffer = bytearray(1 << 20)  # kept: a fresh one per read would cost the CPU we share with the server
+        self._buffer = bytearray(1 << 20)  # reused: a fresh one per read would cost the CPU we share with the server
         self._next_id = 1
 
     def handshake(self) -> Sample:
-        """Opens the conversation. The sample is all that the server spent from its spawn to its first answer."""
+        """Perform the handshake. The sample is the cost from the spawn to the first response."""
         sample = self._measure(INITIALIZE, 1, 1, since=0)
         os.write(self._stdin, b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
         return sample
 
     def ask(self, question: Question, count: int, window: int) -> Sample:
-        """Asks `count` times with up to `window` requests in flight, and checks every answer."""
+        """Send `count` requests with up to `window` in flight, and check every response."""
         return self._measure(question, count, window, since=self.cpu_ns())
 
     def _measure(self, question: Question, count: int, window: int, since: int) -> Sample:
@@ -178,7 +178,7 @@ class ServerProcess(Process):
         return Sample(spent / count / 1000, len(received) / count)
 
     def _exchange(self, frames: Sequence[bytes], window: int) -> bytes:
-        """Sends the frames, never more than `window` ahead of the answers, and returns the bytes of the answers."""
+        """Send the frames, at most `window` ahead of the responses, and return the bytes of the responses."""
         received = bytearray()
         outgoing = memoryview(b"")
         sent = answered = 0
@@ -208,7 +208,7 @@ class ServerProcess(Process):
 
 
 class ClientProcess(Process):
-    """A client under test, which talks to a server of its own and is told what to do over its stdin."""
+    """A client under test, which has its own server and gets its commands over stdin."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         super().__init__(command, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -220,7 +220,7 @@ class ClientProcess(Process):
         super().__exit__(*exc_info)
 
     def ask(self, count: int, window: int) -> Sample:
-        """Has the client make so many calls, and gives what each cost it."""
+        """Run so many calls in the client; return the cost of each."""
         try:
             self._process.stdin.write(f"{count} {window}\n")
             before = self.cpu_ns()

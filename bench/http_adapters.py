@@ -1,4 +1,4 @@
-"""HTTP client libraries behind the same few verbs: post, stream, close. A transport would need no more of them."""
+"""HTTP client libraries behind the same few methods: post, stream, close. A transport needs no others."""
 
 import asyncio
 import functools
@@ -62,9 +62,9 @@ class Httpx:
 
 
 class Aiohttp:
-    """aiohttp without cookies and decompression, and told its proxy.
+    """aiohttp without cookies and decompression, and with an explicit proxy.
 
-    With `trust_env` it would read ~/.netrc in a thread for every request, and send what it finds there.
+    With `trust_env` it would read ~/.netrc in a thread for every request, and send credentials from there.
     """
 
     def __init__(self, module: Any, trusted: ssl.SSLContext | None, limit: int | None) -> None:
@@ -92,7 +92,7 @@ class Aiohttp:
 
 
 class Niquests:
-    """niquests, with a pool as large as the test, and told its proxy."""
+    """niquests, with a pool as large as the test, and with an explicit proxy."""
 
     def __init__(self, module: Any, trusted: ssl.SSLContext | None, limit: int | None) -> None:
         self.options: dict[str, Any] = {"allow_redirects": False}
@@ -119,7 +119,7 @@ class Niquests:
 
 
 class Line(asyncio.Protocol):
-    """One connection of our own client: a parser in C, and a queue of what it found."""
+    """One connection of our own client: a parser in C, and a queue of its output."""
 
     def __init__(self, module: Any) -> None:
         self.parser = module.HttpResponseParser(self)
@@ -138,7 +138,7 @@ class Line(asyncio.Protocol):
         self.chunks.append(data)
 
     def on_message_complete(self) -> None:
-        self.done, self.kept = True, self.parser.should_keep_alive()  # which forgets once this returns
+        self.done, self.kept = True, self.parser.should_keep_alive()  # which forgets it after this
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -149,7 +149,7 @@ class Line(asyncio.Protocol):
             self.waiter.set_result(None)
 
     async def read(self) -> bytes:
-        """What has come since the last call; nothing once the answer is complete."""
+        """The data since the last call; empty once the response is complete."""
         while not self.chunks and not self.done:
             if self.lost:
                 raise ConnectionResetError("the connection was lost before the answer was complete")
@@ -161,7 +161,7 @@ class Line(asyncio.Protocol):
 
 
 class Own:
-    """What a client of our own would start from: asyncio's transports, httptools, a stack of idle connections."""
+    """The basis of a client of our own: asyncio's transports, httptools, a stack of idle connections."""
 
     def __init__(self, module: Any, trusted: ssl.SSLContext | None, limit: int | None) -> None:
         self.module, self.trusted, self.options = module, trusted, {}

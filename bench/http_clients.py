@@ -1,10 +1,13 @@
-"""What HTTP client libraries cost and how they behave, used as a client of MCP over Streamable HTTP would use them.
+"""Cost and behaviour of HTTP client libraries, used as a client of MCP over Streamable HTTP would use them.
 
-`python -m bench.http_clients --python …` makes an environment per library, starts a bare server, and prints what a
-POST, an event and an open stream cost the client process: CPU, user and system, all threads. All processes share one
-CPU. Each round starts every library afresh, on either loop, in an order that is drawn anew; the best batch of all
-rounds counts. Only ratios inside one run mean something. `--behaviour` prints instead what each library does when a
-connection is lost, a request is cancelled, a server redirects, or a proxy or a certificate stands in between.
+`python -m bench.http_clients --python …` creates an environment per library, starts a bare server, and prints the
+cost
+of a POST, an event and an open stream in the client process: CPU, user and system, all threads. All processes share
+one
+CPU. Each round starts every library afresh, on either loop, in a random order; the best batch of all rounds counts.
+Only
+ratios inside one run mean something. `--behaviour` prints instead the behaviour of each library when a connection is
+lost, a request is cancelled, a server redirects, or a proxy or a certificate is in between.
 """
 
 import argparse
@@ -33,7 +36,9 @@ STREAMS, TICKS, BATCHES, BATCH = 200, 10, 6, 64
 
 
 async def posts(client: Any, base: str, count: int, in_flight: int) -> float:
-    """CPU µs of each of so many POSTs. Bodies are made before the clock starts, answers are checked after it stops."""
+    """CPU µs of each of so many POSTs. Bodies are prepared before the clock starts, responses are checked after it
+    stops.
+    """
     left, answers = iter([(number, body(number)) for number in range(count)]), list[tuple[int, int, bytes]]()
 
     async def work() -> None:
@@ -75,7 +80,7 @@ async def watch(client: Any, base: str, opened: asyncio.Semaphore, delays: list[
 
 
 async def many_streams(client: Any, base: str) -> dict[str, float]:
-    """Memory per open stream, and CPU and delay per event when one comes on each of them."""
+    """Memory per open stream, and CPU and delay per event when one arrives on each of them."""
     opened, told, delays = asyncio.Semaphore(0), asyncio.Semaphore(0), list[int]()
     before = resident_kb()
     tasks = [asyncio.ensure_future(watch(client, base, opened, delays, told)) for _ in range(STREAMS)]
@@ -109,7 +114,7 @@ async def measure(name: str, ports: Sequence[str]) -> dict[str, float]:
     client, base = make(name), f"http://127.0.0.1:{ports[0]}"
     await posts(client, base, 1, 1)
     found = {"first POST ms": (time.process_time_ns() - before) / 1e6}  # asyncio and ssl were imported before
-    streaming = make(name)  # apart, so that what its streams leave behind does not burden the POSTs
+    streaming = make(name)  # separately, so that leftovers of its streams do not burden the POSTs
     found |= await many_streams(streaming, base)
     await streaming.close()
     before_posts = await facts(client, f"{base}/count", "opened")
@@ -144,7 +149,7 @@ async def facts(client: Any, url: str, key: str) -> Any:
 
 
 async def cancelled(client: Any, base: str, path: str, *, streamed: bool) -> str:
-    """Cancels requests under way, and some at moments drawn at random; then the pool has to work and to be empty."""
+    """Cancel requests in flight, some at random moments; then the pool has to work and to be empty."""
     before = await facts(client, f"{base}/count", "connections")
     large = b"{}" if path != "/silent" else b"x" * 3_000_000
     for wait in [0.01] * 20 + [random.random() / 300 for _ in range(200)]:
@@ -162,7 +167,7 @@ async def cancelled(client: Any, base: str, path: str, *, streamed: bool) -> str
 
 
 async def crowded(name: str, base: str, limit: int | None) -> str:
-    """Cancels some of many requests that wait for few connections, by the library's own limit or by a semaphore."""
+    """Cancel some of many requests that wait for few connections, by the library's own limit or by a semaphore."""
     client, places = make(name, limit=limit), asyncio.Semaphore(1000 if limit else 4)
 
     async def post() -> None:
@@ -206,7 +211,7 @@ async def try_out(name: str, ports: Sequence[str]) -> dict[str, str]:
 
 
 async def try_between(name: str, ports: Sequence[str]) -> dict[str, str]:
-    """Proxies and certificates, in a process of its own, since libraries may read the environment once."""
+    """Proxies and certificates, in a child process, since libraries may read the environment once."""
     plain, secure = f"http://127.0.0.1:{ports[0]}", f"https://127.0.0.1:{ports[1]}"
     os.environ |= {"http_proxy": plain, "https_proxy": plain, "no_proxy": "localhost"}
     client, trusting = make(name), make(name, ssl.create_default_context(cafile=str(CERTIFICATE)))

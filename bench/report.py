@@ -12,23 +12,23 @@ from bench.workloads import Bar, Row
 
 @dataclass
 class Figures:
-    """What one row found: the samples of each target, and why others have none."""
+    """The figures of one row: the samples of each target, and why others have none."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def best(self, target: str, per: str = "request") -> float:
-        """The cheapest sample: what the work costs when nothing else gets in its way."""
+        """The cheapest sample: the cost without disturbance."""
         return min(s.cost / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
 
     def pairs(self, ours: str, theirs: str) -> Iterator[tuple[float, float]]:
-        """The samples of two targets that were taken one after the other."""
+        """The consecutive samples of two targets."""
         return ((a.cost, b.cost) for a, b in zip(self.samples[ours], self.samples[theirs], strict=False))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a row's figures clear one of its bars."""
+    """Whether a row's figures meet one of its bars."""
 
     bar: Bar
     ratio: float | None  # or the figure itself, where there is no peer; None: a figure is missing

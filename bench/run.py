@@ -1,14 +1,20 @@
 """CPU per request of a server, ours beside its peers': `make bench PYTHON=…`.
 
-Only ratios inside one run mean something. So every target runs on the same CPython and on the one CPU that the driver
-runs on. Each round starts all targets of a row afresh, and asks them short batches in turn, in an order that is drawn
-anew each time. A batch aims at the same CPU time whatever a request costs, so that a quiet moment of the machine is as
-likely to hold one of theirs as one of ours; the dearest ones take longer, since a window has to be filled twice. The
-best batch of all rounds counts.
+Only ratios inside one run mean something. So every target runs on the same CPython and on the one CPU that the
+driver
+runs on. Each round starts all targets of a row afresh, and sends them short batches in turn, in a new random order
+each
+time. A batch aims at the same CPU time whatever a request costs, so that a quiet moment of the machine is as likely
+to
+hold one of theirs as one of ours; the most expensive ones take longer, since a window has to be filled twice. The
+best
+batch of all rounds counts.
 
-`make bench BASE=<commit>` measures this tree beside one of its commits instead, and fails if a row has become more than
-a tenth dearer. The two are asked in turn, so what the machine does to one batch it does to its neighbour too: what
-counts is the median of the ratios of neighbours. Nothing is measured again, whatever comes out.
+`make bench BASE=<commit>` measures this tree beside one of its commits instead, and fails if the cost of a row has
+grown
+by more than a tenth. The two alternate, so that disturbances hit neighbouring batches alike: the median of the
+ratios of
+neighbours counts. Nothing is measured again, whatever the outcome.
 """
 
 import argparse
@@ -32,8 +38,10 @@ each other."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the table. The exit status is 1 when a gate fails, when what a gate needs could not be measured, or when one
-    of our own servers could not be."""
+    """Run the table. The exit status is 1 when a gate fails, when a figure for a gate is missing, or when one of our
+    own
+    servers could not be measured.
+    """
     options = _options(arguments)
     wanted = [row for row in ROWS if options.rows in row.name and not (options.base and row.how in NOT_COMPARED)]
     rows = [row for row in (_selected(row, options) for row in wanted) if row.targets]
@@ -60,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def fails(row: Row, figures: Figures) -> bool:
-    """Whether a row fails the run, by its figures or by a lack of them. What a base did not have cannot be dearer."""
+    """Return whether a row fails the run, by its figures or by a lack of them. A row that the base lacks cannot
+    regress.
+    """
     if any(name.startswith("trunkline") for name in figures.missing):
         return True
     return any(
@@ -86,7 +96,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _selected(row: Row, options: argparse.Namespace) -> Row:
-    """The row with only the targets that were asked for, and the bars that stand between those."""
+    """The row with only the requested targets, and the bars between those."""
     if options.base:
         return against_base(row)
     wanted = options.targets.split(",") if options.targets else [""]
@@ -98,7 +108,7 @@ def _selected(row: Row, options: argparse.Namespace) -> Row:
 def commands_of(
     environments: Environments, names: set[str], base: str | None = None
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """How each target is started; and of those that cannot be, why."""
+    """The command of each target; and why others have none."""
     commands, missing = {}, {}
     for name in sorted(names):
         try:
@@ -124,19 +134,19 @@ def _command(name: str, interpreter: str, script: str) -> list[str]:
 
 
 def _in_process_fails(interpreter: str) -> bool:
-    """Prints what is measured within one process; whether a bar is missed there. Rates have none."""
+    """Print the figures within one process; return whether a bar is missed there. Rates have none."""
     subprocess.run([interpreter, str(ROOT / "bench" / "inprocess.py")], check=False)
     return subprocess.run([interpreter, str(ROOT / "bench" / "stores.py")], check=False).returncode != 0
 
 
 def pin() -> None:
-    """Keeps driver and servers, which inherit it, on one CPU: a request that wakes another CPU costs thrice as much."""
+    """Pin driver and servers, which inherit it, to one CPU: a request that wakes another CPU costs thrice as much."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.Namespace) -> Figures:
-    """All rounds of one row. A target that answers wrongly is not started again, and keeps none of its samples."""
+    """All rounds of one row. A target with a wrong response is not started again, and loses all of its samples."""
     figures = Figures()
     many = BASE in row.targets and row.question is None  # a spawn is one sample, and pairs need some
     for _ in range(options.repeats * (options.batches if many else 1)):

@@ -1,4 +1,4 @@
-"""Runs one process under test: spawned and warmed up when its first sample is asked for, then measured for each."""
+"""Runs one process under test: spawned and warmed up for its first sample, then measured for each."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ from bench.workers import WorkersProcess
 from bench.workloads import TARGETS, Row
 
 BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
-CLIENT_BATCH_US = 200_000  # long enough to hold what node spends on its garbage, which is not among every few calls
+CLIENT_BATCH_US = 200_000  # long enough to include node's garbage collection, which does not run within every few calls
 
 Command = Sequence[str]
 
@@ -55,7 +55,7 @@ def _kept(name: str, command: Command) -> Iterator[dict[str, str]]:
 
 
 def _with_workers(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
-    """The CPU time of all processes of a server, or the time that passes, for each call."""
+    """The CPU time of all processes of a server, or the elapsed time, for each call."""
     target = TARGETS[name]
     with _kept(name, command) as kept:
         env = _environment(row, name) | kept | {"BENCH_WORKERS": str(target.workers)}
@@ -82,7 +82,7 @@ def _as_client(row: Row, _: str, command: Command, batches: int) -> Iterator[Sam
 
 
 def _telling(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
-    """`window` subscribers, told at once; what one of them costs."""
+    """`window` subscribers, notified at once; the cost of one of them."""
     with HttpServerProcess(command, _environment(row, name)) as server:
         server.subscribe(row.window)
         server.tell(row.asked, row.warm_up)
@@ -91,7 +91,7 @@ def _telling(row: Row, name: str, command: Command, batches: int) -> Iterator[Sa
 
 
 def _holding(row: Row, name: str, command: Command, _: int) -> Iterator[Sample]:
-    """`window` idle sessions; the KB of memory that the process grows by for each."""
+    """`window` idle sessions; the growth of the process's memory in KB for each."""
     with HttpServerProcess(command, _environment(row, name)) as server:
         server.open_sessions(row.warm_up)
         before = server.memory()

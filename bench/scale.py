@@ -1,4 +1,5 @@
-"""What becomes of one store, and of those who share it, as they grow more: `python -m bench.scale`, a few seconds.
+"""The behaviour of one store, and of the processes that share it, as their number grows: `python -m bench.scale`, a few
+seconds.
 
 A model (`bench/scale_model.py`), not a measurement. It is the same for the same seed. `--write` puts its tables into
 `docs/design/scaling.md`, where a test compares them.
@@ -50,7 +51,7 @@ PART = re.compile(r"(<!-- simulated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", 
 
 @dataclass(frozen=True)
 class Table:
-    """What is printed, and stands in the page."""
+    """A table for the terminal and for the page."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -79,7 +80,7 @@ def _percent(share: float) -> str:
 
 
 def loads(design: Design) -> Table:
-    """What share of a Valkey so many processes need, by what it is for."""
+    """The share of a Valkey that so many processes need, by purpose."""
     found = {count: spent(count, design) for count in MANY}
     names = [name for name in found[1].cpu if any(one.cpu[name] for one in found.values())]
     rows = [
@@ -90,7 +91,7 @@ def loads(design: Design) -> Table:
 
 
 def steps() -> Table:
-    """How many processes one Valkey can serve, change by change."""
+    """The number of processes that one Valkey can serve, design by design."""
     modern = replace(Load(), in_sessions=0.0, streamed=0.0, sessions=0)
     rows = [
         [
@@ -104,7 +105,7 @@ def steps() -> Table:
 
 
 def fan_out() -> Table:
-    """What each process hears of the others."""
+    """Messages that each process receives from the others."""
     rows = []
     for count in MANY:
         before, after = spent(count).heard, spent(count, LAST).heard
@@ -122,7 +123,7 @@ def fan_out() -> Table:
 
 
 def carried() -> Table:
-    """Requests of sessions that reach a process which does not hold them, where each goes to the next in turn."""
+    """Requests of sessions that reach a process which does not own them, with round-robin load balancing."""
     load = Load()
     rows = []
     for count in MANY:
@@ -143,8 +144,10 @@ def carried() -> Table:
 
 
 def deploys() -> Table:
-    """What it takes until all processes were started anew, one after the other: each says hello to all others, and
-    these answer; it leaves, and all hear of it; and its sessions are taken up by others, when they are asked for."""
+    """The cost of a rolling restart: each process says hello to all others, which reply; it leaves, and all receive
+    that; and
+    others restore its sessions on the next request.
+    """
     cost, load = COSTS["always"] | ALIKE, Load()
     moved = cost["acquire"] + 2 * cost["commit"] + 3 * cost["get"] + cost["register"]
     rows = []
@@ -168,7 +171,7 @@ def deploys() -> Table:
 
 
 def take_overs() -> Table:
-    """How long it takes until somebody else goes on with what a process did that has died."""
+    """The time until another process takes over the work of a dead one."""
     chance, load = random.Random(SEED), Load()
     cases: list[tuple[str, Callable[[], float]]] = [
         ("a session, holder certainly gone", lambda: chance.uniform(1, 3) * ROUND_TRIP_S),
@@ -184,7 +187,7 @@ def take_overs() -> Table:
 
 
 def balance() -> Table:
-    """How evenly homes lie on shards."""
+    """How evenly homes spread over shards."""
     sessions = [slot_of(f"session/{number:043}") for number in range(HOMES)]
     owners = [slot_of(f"owner/str 'tenant {number}'") for number in range(HOMES // 10)]
     rows, before = [], None
@@ -206,7 +209,7 @@ def balance() -> Table:
 
 
 def hot_homes() -> Table:
-    """What the busiest owner has of all that owners write, and how much that may be: a home is on one shard."""
+    """The busiest owner's share of all writes of owners, and its limit: a home is on one shard."""
     rows, load = [], Load()
     changes = sum(load.happens()[thing] * times for thing, times in OF_OWNERS.items())
     for name, owners, skew in (("anonymous callers", 1, 0.0), *((f"skew {s}", 10_000, s) for s in (0.8, 1.0, 1.2))):
@@ -219,7 +222,7 @@ def hot_homes() -> Table:
 
 
 def sharded() -> Table:
-    """What a thousand and more processes need, when homes are spread: shards, and the slot of the index."""
+    """The needs of a thousand and more processes, with homes on several shards: shards, and the slot of the index."""
     rows = []
     for count in (100, 500, 1000, 2000, 5000):
         one = spent(count, LAST)
@@ -253,7 +256,7 @@ TABLES: dict[str, tuple[str, Callable[[], Table]]] = {
 
 
 def renewed(text: str) -> str:
-    """The page with its tables as they should be."""
+    """The page with its tables up to date."""
     return PART.sub(lambda part: f"{part[1]}{TABLES[part['name']][1]().markdown()}{part[3]}", text)
 
 
@@ -264,7 +267,7 @@ def printed() -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the tables, or writes them into the page."""
+    """Print the tables, or write them into the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="put the tables into docs/design/scaling.md")
     if parser.parse_args().write:

@@ -1,7 +1,8 @@
-"""A model of processes that share a store: what they ask of it, of each other, and how long things take.
+"""A model of processes that share a store: their load on it and on each other, and latencies.
 
-Its inputs are what things ask of the store and what that costs a Valkey, which `python -m bench.units` measures, and a
-load that is assumed. `bench/scale.py` prints what comes of it.
+Its inputs are the store calls of each operation and their cost for a Valkey, which `python -m bench.units` measures,
+and
+an assumed load. `bench/scale.py` prints the results.
 """
 
 import binascii
@@ -26,14 +27,12 @@ when the machine had little else to do. In the others, with ten times as much to
 ALIKE = {"register": 15.0, "sweep": 16.0, "settle": 11.0, "publish": 3.3, "deliver": 1.0, "count": 0.35}
 """The same whatever `appendfsync` says: they write little or nothing. A message costs to publish, and for each that it
 is delivered to; and to say whether a process is subscribed costs, too."""
-HEAR_US = 3.1  # CPU of a process of ours for a message that nobody there waits for
-CARRY_US = (
-    135.0  # more CPU, of both processes, for a call that is carried: the middle of 106 (Valkey) and 159 (sockets)
-)
+HEAR_US = 3.1  # CPU of a process of ours for a message without a waiter there
+CARRY_US = 135.0  # more CPU, of both processes, for a forwarded call: the middle of 106 (Valkey) and 159 (sockets)
 LINES = 4  # connections of each process: two for the store, two for the bus
 ROUND_TRIP_S = 0.0003  # to a Valkey in the same building; assumed
 SESSION_BYTES = 3_600  # of a session with a record, a lease and an event, in Valkey's memory
-FULL = 0.7  # of a Valkey's one thread: from there on calls wait for each other for longer than they take
+FULL = 0.7  # of a Valkey's one thread: above that, calls queue for longer than they take
 
 ASKED: Mapping[str, Mapping[str, float]] = {
     "session": {"register": 2, "acquire": 1, "commit": 2, "sweep": 2, "settle": 2},
@@ -51,23 +50,23 @@ OF_OWNERS = {"keyed": 2, "task": 2}  # of these, commits to homes of owners, whi
 
 @dataclass(frozen=True)
 class Load:
-    """What one process does, and how long its leases are. Rates are by the second."""
+    """The operations of one process, and the duration of its leases. Rates are per second."""
 
     sessions: int = 2000
     calls: float = 300.0
-    streamed: float = 0.05  # of the calls; so many are answered as a stream of two events
+    streamed: float = 0.05  # of the calls; these have a stream of two events as response
     keyed: float = 0.02
     tasks: float = 0.01
     task_seconds: float = 10.0
-    news: float = 0.05  # resources that have changed, tools that were added
+    news: float = 0.05  # updated resources, added tools
     in_sessions: float = 1.0  # of the calls; the others are of 2026-07-28
     session_ttl: float = 3600.0
     task_lease: float = 10.0
     process_lease: float = 5.0
-    patience: float = 5.0  # of the bus: so often each looks whether the others are subscribed
+    patience: float = 5.0  # of the bus: how often each checks whether the others are subscribed
 
     def happens(self) -> dict[str, float]:
-        """How often each thing happens in a process."""
+        """The rate of each operation in a process."""
         made = self.calls * self.tasks
         return {
             "session": self.sessions / self.session_ttl,
@@ -81,19 +80,19 @@ class Load:
 
     @property
     def running(self) -> float:
-        """Tasks that a process works on at a time."""
+        """Tasks that a process runs at a time."""
         return self.calls * self.tasks * self.task_seconds
 
 
 @dataclass(frozen=True)
 class Design:
-    """What is done for all processes together; each of these is a change to what there is."""
+    """Options of the whole deployment; each is a change to the present design."""
 
-    sent_home: bool = False  # whoever balances the load sends a session's requests to who holds it
-    watched_by_owner: bool = False  # who waits for a task watches its owner, not all owners
-    marks_by_process: bool = False  # tasks at work are marked by process; who takes over a process reads its marks
-    quiet: bool = False  # no heartbeats on the bus: who wants to know whether a process lives asks the store
-    news_by_interest: float = 1.0  # of all processes; so many want a piece of news
+    sent_home: bool = False  # the load balancer sends a session's requests to its owner
+    watched_by_owner: bool = False  # a waiter for a task watches its owner, not all owners
+    marks_by_process: bool = False  # working tasks are marked by process; a takeover reads the marks of the process
+    quiet: bool = False  # no heartbeats on the bus: liveness checks read the store
+    news_by_interest: float = 1.0  # of all processes; so many receive a notification
     each_looks: bool = False  # for lost tasks, as if it was alone
 
 
@@ -115,8 +114,10 @@ LAST = STEPS[-1][1]
 
 @dataclass
 class Spent:
-    """What is spent in a second, by what it is for: CPU µs of Valkey, of which some in the slot of the index, and
-    messages that each process hears."""
+    """The spending per second, by purpose: CPU µs of Valkey, of which some in the slot of the index, and messages that
+    each
+    process receives.
+    """
 
     cpu: Counter[str] = field(default_factory=Counter)
     index: float = 0.0
@@ -124,18 +125,18 @@ class Spent:
 
     @property
     def share(self) -> float:
-        """Of a Valkey's one thread."""
+        """The share of a Valkey's one thread."""
         return sum(self.cpu.values()) / MILLION
 
 
 def spent(processes: int, design: Design = BUILT, load: Load | None = None, fsync: str = "always") -> Spent:
-    """What so many processes spend."""
+    """The spending of so many processes."""
     load = load or Load()
     cost, found, others = COSTS[fsync] | ALIKE, Spent(), processes - 1
     cost["release"] = cost["renew"]
     for thing, often in load.happens().items():
         asked = dict(ASKED[thing])
-        if thing == "task" and design.marks_by_process:  # their home is there already
+        if thing == "task" and design.marks_by_process:  # their home exists already
             asked |= {"register": 0, "sweep": 0, "settle": 0}
         found.cpu["own work"] += processes * often * sum(cost[kind] * times for kind, times in asked.items())
         found.index += processes * often * sum(cost[kind] * asked.get(kind, 0) for kind in ("register", "settle"))
@@ -152,7 +153,7 @@ def spent(processes: int, design: Design = BUILT, load: Load | None = None, fsyn
 
 
 def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Mapping[str, float]) -> None:
-    """What processes spend on each other."""
+    """Add the spending on membership."""
     others, beats = processes - 1, 3 / load.process_lease
     found.cpu["heartbeats"] += processes * beats * cost["renew"]
     if not design.quiet:
@@ -164,7 +165,7 @@ def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Ma
     found.cpu["notifications"] += processes * load.news * (cost["publish"] + told * (cost["deliver"] + back))
     found.heard["notifications"] += 2 * told * load.news
     marks = load.running * processes
-    every = load.task_lease * 2 / 3  # when the first lease of a task that is at work would run out
+    every = load.task_lease * 2 / 3  # when the first lease of a working task would expire
     if design.marks_by_process:
         found.cpu["task recovery"] += processes / every * cost["get"]  # the list of processes
     else:
@@ -176,14 +177,16 @@ def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Ma
 
 
 def looks(processes: int, load: Load) -> float:
-    """How often in a second somebody looks for lost tasks: the first as soon as a lease could run out, the others the
-    more seldom the more of them come before."""
+    """The rate of scans for lost tasks: the first as soon as a lease could expire, the others the more seldom the more
+    of
+    them come before.
+    """
     others = sum(1 / (load.task_lease * (1 + before)) for before in range(1, processes))
     return 1 / (load.task_lease * 2 / 3) + others
 
 
 def most_processes(design: Design, fsync: str = "always", load: Load | None = None) -> int:
-    """How many processes one Valkey can serve."""
+    """The number of processes that one Valkey can serve."""
     low, high = 0, 1 << 20
     while high - low > 1:
         middle = (low + high) // 2
@@ -199,13 +202,13 @@ HOMES = 100_000
 
 
 def slot_of(home: str) -> int:
-    """Where a home lies, as Redis Cluster counts slots by the hash tag."""
+    """The slot of a home, by its hash tag, as in Redis Cluster."""
     return binascii.crc_hqx(home.encode(), 0) % SLOTS
 
 
 @cache
 def _weights() -> list[list[bytes]]:
-    """For each slot, a number for each shard that there might be."""
+    """For each slot, a number for each possible shard."""
     found = []
     for slot in range(SLOTS):
         drawn = b"".join(hashlib.blake2b(b"%d %d" % (slot, n)).digest() for n in range(SHARDS[-1] // 16))
@@ -219,37 +222,41 @@ def rendezvous(shards: int) -> list[int]:
 
 
 def zipf(count: int, skew: float) -> list[float]:
-    """What share of the load each of so many has, the first the most."""
+    """The share of the load of each of so many, the first the largest."""
     weights = [1 / rank**skew for rank in range(1, count + 1)]
     total = sum(weights)
     return [weight / total for weight in weights]
 
 
 def busiest(map_of: Sequence[int], homes: Sequence[int], shares: Sequence[float] | None, shards: int) -> float:
-    """What the busiest shard has, in times of what all would have if it was spread evenly."""
+    """The load of the busiest shard, relative to an even spread."""
     loads = [0.0] * shards
     for at, slot in enumerate(homes):
         loads[map_of[slot]] += 1 / len(homes) if shares is None else shares[at]
     return max(loads) * shards
 
 
-# --- taking over ------------------------------------------------------------------------------------
+# --- takeover ---------------------------------------------------------------------------------------
 
 
 def percentiles(draw: Callable[[], float], times: int = 20_000) -> tuple[float, float, float]:
-    """Median, 99th of 100, and the most of so many draws."""
+    """Median, 99th percentile and maximum of so many draws."""
     drawn = sorted(draw() for _ in range(times))
     return drawn[times // 2], drawn[times * 99 // 100], drawn[-1]
 
 
 def left_of(lease: float, chance: random.Random) -> float:
-    """How long a lease lasts that is renewed every third of its time, when its holder dies at any moment."""
+    """The remaining time of a lease that is renewed every third of its duration, when its holder dies at a random
+    moment.
+    """
     return lease - chance.uniform(0, lease / 3)
 
 
 def task_taken(processes: int, chance: random.Random, load: Load, design: Design) -> float:
-    """From the death of a process until somebody else works on one of its tasks. Who comes first looks when the lease
-    runs out, and goes from mark to mark, one after the other."""
+    """The time from the death of a process until another runs one of its tasks. The first one scans when the lease
+    expires,
+    and goes from mark to mark, one after the other.
+    """
     if design.marks_by_process:
         return left_of(load.process_lease, chance) + chance.random() * load.running * ROUND_TRIP_S
     return left_of(load.task_lease, chance) + chance.random() * load.running * processes * 1.01 * ROUND_TRIP_S

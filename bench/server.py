@@ -26,7 +26,7 @@ server.add_tool(echo, name="echo_task", task=True)
 
 @server.tool
 async def steps(text: str, ctx: Context) -> str:
-    """Say how far it is, then answer with the text."""
+    """Report progress, then answer with the text."""
     await ctx.progress(1, 2)
     return text
 

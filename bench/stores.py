@@ -1,7 +1,7 @@
-"""What it costs to keep something: CPU time of the whole process, in which 32 tasks change items as fast as they can.
+"""The cost of storing: CPU time of the whole process, in which 32 tasks change items as fast as they can.
 
-All stores take turns, in an order that is drawn anew each time, and the best batch of each counts. What a store costs
-is what it costs above the store in memory. `make bench` prints this at its end; a missed bar fails the run.
+All stores take turns, in a new random order each time, and the best batch of each counts. The cost of a store is the
+difference to the store in memory. `make bench` prints this at its end; a missed bar fails the run.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ KEPT_FOR = 3600.0
 
 @dataclass
 class Kept:
-    """A store with its items, their versions, and a lease for each of those who change them."""
+    """A store with its items, their versions, and a lease for each writer."""
 
     store: Store
     versions: dict[str, int] = field(default_factory=dict[str, int])
     leases: list[Lease] = field(default_factory=list[Lease])
 
     async def fill(self) -> None:
-        """Opens the store and puts all items."""
+        """Open the store and write all items."""
         await self.store.open()
         for first in range(0, ITEMS, 500):
             await asyncio.gather(*(self.change(key(number)) for number in range(first, first + 500)))
@@ -50,12 +50,12 @@ class Kept:
             self.leases.append(lease)
 
     async def change(self, name: str) -> None:
-        """Changes an item for the version that it has."""
+        """Change an item with its current version."""
         put = Put(name, VALUE, time.time() + KEPT_FOR, self.versions.get(name, ABSENT))
         self.versions[name] = await self.store.commit([put])
 
     async def change_fenced(self, who: int, number: int) -> None:
-        """Changes an item, and notes that, under a lease."""
+        """Change an item, and record that, under a lease."""
         state = Put(f"owner/{who}/state", VALUE, time.time() + KEPT_FOR)
         await self.store.commit([state, Put(f"owner/{who}/notes/{number % 300:03}", VALUE)], fence=self.leases[who])
 
@@ -65,7 +65,7 @@ def key(number: int) -> str:
 
 
 async def changes(kept: Kept) -> int:
-    """One item each time, another one each time, for the version it has."""
+    """One item each time, another one each time, with its current version."""
     share = ITEMS // IN_FLIGHT
 
     async def work(who: int) -> None:
@@ -96,14 +96,14 @@ async def reads(kept: Kept) -> int:
 
 
 async def alone(kept: Kept) -> int:
-    """One item each time, by one task: nothing to be grouped with."""
+    """One item each time, by one task: no other write to group with."""
     for _ in range(200):
         await kept.change(key(random.randrange(ITEMS)))
     return 200
 
 
 Row = Callable[[Kept], Awaitable[int]]
-ROWS: dict[str, tuple[Row, bool]] = {  # whether the bar is for it
+ROWS: dict[str, tuple[Row, bool]] = {  # whether the bar applies
     f"change for a version, {IN_FLIGHT} in flight": (changes, True),
     f"two items under a lease, {IN_FLIGHT} in flight": (fenced, True),
     "change for a version, one at a time": (alone, False),
@@ -112,7 +112,7 @@ ROWS: dict[str, tuple[Row, bool]] = {  # whether the bar is for it
 
 
 async def measure(stores: dict[str, Kept], row: Row) -> dict[str, tuple[float, float]]:
-    """The best CPU time of each store for one of something, and the wall time of that batch, in µs."""
+    """The best CPU time of each store for one operation, and the wall time of that batch, in µs."""
     best: dict[str, tuple[float, float]] = {}
     for _ in range(ROUNDS):
         for name in random.sample(list(stores), len(stores)):
@@ -124,7 +124,7 @@ async def measure(stores: dict[str, Kept], row: Row) -> dict[str, tuple[float, f
 
 
 async def main() -> int:
-    """Prints a table; the exit status is 1 when the bar is missed."""
+    """Print a table; the exit status is 1 when the bar is missed."""
     settings = {"appendonly": "yes", "appendfsync": "always"}
     with tempfile.TemporaryDirectory() as folder, ValkeyServer(data_dir=Path(folder), config=settings) as valkey:
         stores = {

@@ -1,9 +1,9 @@
-"""What a Valkey can do of what Trunkline asks of it: `python -m bench.units`, a minute or two.
+"""The cost of Trunkline's store calls for a Valkey: `python -m bench.units`, a minute or two.
 
-First it listens, with MONITOR, while a server of ours is asked for one thing time and again: that is what each thing
-asks of the store. Then calls of the store's script are sent from many connections at once, as fast as Valkey takes
-them: that is what each kind of call costs Valkey, in CPU time and in time. `bench/scale.py` has these figures as its
-inputs.
+First it monitors, with MONITOR, a server of ours that repeats one operation: that shows the store calls of each
+operation. Then it sends calls of the store's script from many connections at once, at full speed: that shows the
+cost of
+each kind of call for Valkey, in CPU time and in time. `bench/scale.py` has these figures as its inputs.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from trunkline.stores.redis import store as redis_store
 SERVER = [sys.executable, str(Path(__file__).parent / "server.py")]
 SCRIPT = (Path(redis_store.__file__).parent / "script.lua").read_text("utf-8")
 SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()
-TIMES = 40  # that each thing is asked for
-HOMES = 1000  # that calls are about, in turn
+TIMES = 40  # repetitions of each operation
+HOMES = 1000  # homes of the calls, in turn
 LINES = 16  # connections that send at once
 DEPTH = 8  # calls that each of them sends in one piece
 CALLS = 32_000  # of each kind
@@ -46,11 +46,11 @@ _PUBLISHED = re.compile(r'\] "PUBLISH" ', re.IGNORECASE)
 _pack = msgspec.msgpack.Encoder().encode
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- calls per operation --------------------------------------------------------------------------
 
 
 class Monitor:
-    """Hears every command that a Valkey is given."""
+    """Records every command of a Valkey."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -60,7 +60,7 @@ class Monitor:
         self._socket.close()
 
     def heard(self, silence: float = 0.3) -> str:
-        """All that was said until nothing more is."""
+        """All commands until it is idle."""
         said = bytearray()
         while select.select([self._socket], [], [], silence)[0]:
             said += self._socket.recv(1 << 20)
@@ -68,7 +68,7 @@ class Monitor:
 
 
 def asked_for(said: str) -> Counter[str]:
-    """The calls of the script in what was heard, by the kind of home and what they do; and what was published."""
+    """The calls of the script in a record, by the kind of home and operation; and the published messages."""
     calls = Counter(f"{at.partition('/')[0]} {what}" for at, what in _CALL.findall(said))
     published = [line for line in said.splitlines() if "[0 lua]" not in line and _PUBLISHED.search(line)]
     return calls + Counter({"bus publish": len(published)})
@@ -87,7 +87,7 @@ THINGS: dict[str, tuple[Question, str | None]] = {
 
 
 def things(folder: str) -> Iterator[tuple[str, Counter[str]]]:
-    """What each thing asks of the store, all times that it is asked for together."""
+    """The store calls of each operation, for all repetitions together."""
     for name, (question, stateless) in THINGS.items():
         with (
             Valkey(sys.executable, tempfile.mkdtemp(dir=folder)) as valkey,
@@ -101,7 +101,7 @@ def things(folder: str) -> Iterator[tuple[str, Counter[str]]]:
 
 
 def carried(folder: str) -> tuple[str, Counter[str]]:
-    """What a call asks for that reaches another process than the one which holds its session."""
+    """The store calls of a call that reaches another process than the owner of its session."""
     with Valkey(sys.executable, tempfile.mkdtemp(dir=folder)) as valkey:
         env = os.environ | {"BENCH_STORE": valkey.url, "BENCH_WORKERS": "2"}
         with (
@@ -114,7 +114,7 @@ def carried(folder: str) -> tuple[str, Counter[str]]:
             return "a call that is carried", asked_for(monitor.heard(0.05))
 
 
-# --- what it costs ----------------------------------------------------------------------------------
+# --- cost of calls ----------------------------------------------------------------------------------
 
 
 class Line:
@@ -133,12 +133,12 @@ class Line:
         self._socket.close()
 
     def send(self, packed: bytes, replies: int) -> None:
-        """Sends commands, in one piece."""
+        """Send commands, in one piece."""
         self._socket.sendall(packed)
         self.waiting += replies
 
     def read(self) -> list[object]:
-        """The replies, or messages, that one read brings."""
+        """The replies, or messages, of one read."""
         self._reader.feed(self._socket.recv(1 << 18))
         found: list[object] = []
         while (reply := self._reader.gets()) is not False:
@@ -153,7 +153,7 @@ class Line:
         return self.ask_call(_command(*words))
 
     def ask_call(self, packed: bytes) -> object:
-        """The reply to one command that is written already."""
+        """The reply to one encoded command."""
         self.send(packed, 1)
         while not (found := self.read()):
             pass
@@ -213,7 +213,7 @@ class Bench:
             self.tokens.append(line.ask_call(call(home(n), "acquire", "", "bench", 3600, None))[0])
 
     def memory(self) -> int:
-        """The bytes that all of it takes."""
+        """The memory of the Valkey, in bytes."""
         said = self._lines[0].ask("INFO", "memory")
         return int(re.search(rb"used_memory:(\d+)", said)[1])
 
@@ -262,7 +262,7 @@ class Bench:
             return (cpu_ns(self._valkey.pid) - before) / count / 1000
 
     def paged(self, entries: int = 500) -> float:
-        """CPU time of Valkey, in µs, to read a page of so many entries of an owner, which have no value."""
+        """CPU time of Valkey, in µs, to read a page of so many entries of an owner, without values."""
         line = self._lines[0]
         for n in range(entries):
             entry = [(f"/open/{n:043}", None, time.time() + 3600, 3)]
@@ -270,7 +270,7 @@ class Bench:
         return self.sent([call("owner/somebody", "page", "[/open/", "(/open0", entries)] * DEPTH, 160)[0]
 
     def counted(self, names: int = 200, times: int = 400) -> float:
-        """CPU time of Valkey, in µs, to say of one channel how many are subscribed to it, asked of many at once."""
+        """CPU time of Valkey, in µs, to count the subscribers of one channel, in a request for many."""
         packed = _command(
             "PUBSUB", "NUMSUB", *(f"trunkline:bus:{0:016x}:to:{name:016x}:{0:016x}" for name in range(names))
         )
@@ -283,7 +283,7 @@ class Bench:
 
 
 async def hearing(port: int) -> float:
-    """CPU time of a process of ours, in µs, to hear of one change that another made and that nobody there waits for."""
+    """CPU time of a process of ours, in µs, to receive a change of another process that has no waiter there."""
     store = redis_store.RedisStore(f"redis://127.0.0.1:{port}")
     await store.open()
     heard = 0
@@ -307,7 +307,7 @@ async def hearing(port: int) -> float:
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Print both tables."""
     with tempfile.TemporaryDirectory() as folder:
         print(f"what is asked of the store, for each of {TIMES}")
         for name, calls in (*things(folder), carried(folder)):

@@ -1,5 +1,7 @@
-"""Who may call the benchmark's server, in the rows where that is asked: whoever has one token, good until 2100, of an
-issuer whose keys are published by the server's own process. The private key is nowhere."""
+"""Authentication of the benchmark's server, in the rows that use it: one token, valid until 2100, of an issuer whose
+keys
+the server's own process publishes. The private key was discarded.
+"""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -28,11 +30,11 @@ class _Keys(BaseHTTPRequestHandler):
         self.wfile.write(_KEYS)
 
     def log_message(self, *_: object) -> None:
-        """Nothing to be told."""
+        """Log nothing."""
 
 
 def auth() -> Any:
-    """What a server is given that wants to see the token."""
+    """The auth option of a server that requires the token."""
     from trunkline.auth import Jwt, ResourceServer
 
     keys = HTTPServer(("127.0.0.1", 0), _Keys)

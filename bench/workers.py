@@ -1,4 +1,4 @@
-"""Puts questions to a server of several processes on one port, each of which is handed every so-manieth connection."""
+"""Sends requests to a server of several processes on one port, whose connections are dispatched round-robin."""
 
 import os
 import sys
@@ -19,8 +19,10 @@ class WorkersProcess(HttpServerProcess):
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], *, workers: int, carried: bool, timed: bool
     ) -> None:
-        """`carried`: every session is held by another worker than the one that its connection leads to. `timed`: what
-        counts is the time that passes, not the CPU time of all processes."""
+        """`carried`: the owner of every session is another worker than the one of its connection. `timed`: elapsed time
+        counts,
+        not the CPU time of all processes.
+        """
         super().__init__(command, env)
         self._workers = workers
         self._carried = carried
@@ -39,12 +41,14 @@ class WorkersProcess(HttpServerProcess):
         return self
 
     def cpu_ns(self) -> int:
-        """The time that has passed, or the CPU time of all processes."""
+        """The elapsed time, or the CPU time of all processes."""
         return time.perf_counter_ns() if self._timed else sum(map(cpu_ns, _family(self.pid)))
 
     def ask(self, question: Question, count: int, window: int) -> Sample:
-        """Asks so many times. Of connections that were made one after the other no two lead to the same worker: so a
-        session that is to be carried is that of the neighbour."""
+        """Send so many requests. Consecutive connections lead to different workers: so a forwarded session is that of
+        the
+        neighbour.
+        """
         while len(self._lines) < window:
             made = [self._opened(self._line()) for _ in range(self._workers)]
             if self._carried:
@@ -54,7 +58,7 @@ class WorkersProcess(HttpServerProcess):
 
 
 def exchange(lines: Sequence[Line]) -> None:
-    """Gives each line the session of the next one."""
+    """Assign the session of each connection to the next one."""
     first = lines[0].headers
     for line, after in pairwise(lines):
         line.headers = after.headers
@@ -62,7 +66,7 @@ def exchange(lines: Sequence[Line]) -> None:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process, its children, and theirs."""
+    """A process and its descendants."""
     if sys.platform != "linux":
         raise BenchError("who is whose child is known on Linux only")
     yield pid

@@ -1,4 +1,4 @@
-"""What is measured, on whom, and which bars the figures have to clear. A new measurement is a new row in ROWS."""
+"""The measured workloads, their targets, and the bars of the figures. A new measurement is a new row in ROWS."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,25 +14,25 @@ class Target:
     script: str
     environment: str
     tools: int | None = None  # instead of the row's number
-    line: str | None = None  # of a client: how it reaches its server
+    line: str | None = None  # of a client: its transport
     stateless: str | None = None  # over HTTP, without sessions: the revision that each request names
-    verified: bool = False  # over HTTP: it wants to see a token, and the driver has one
-    keeps: Literal["file", "valkey"] | None = None  # over HTTP: where that is kept which has to outlive the process
+    verified: bool = False  # over HTTP: the server requires a token, and the driver has one
+    keeps: Literal["file", "valkey"] | None = None  # over HTTP: the store for durable data
     workers: int = 0  # over HTTP: so many processes on one port; 0: the one, without a supervisor
-    carried: bool = False  # over HTTP: each session is held by another worker than the one that is asked
+    carried: bool = False  # over HTTP: the owner of each session is another worker than the one of its connection
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What two figures of one row have to be to each other, or one by itself; a bar that is a gate fails the run."""
+    """A required ratio of two figures of one row, or a limit of one figure; a bar that is a gate fails the run."""
 
-    kind: Literal["cheaper", "at most", "above"]  # times cheaper than the peer, times as dear, or how much dearer
+    kind: Literal["cheaper", "at most", "above"]  # times cheaper than the peer, times as expensive, or how much more
     times: float
     peer: str | None  # None: `times` is the figure itself, in the row's unit
     ours: str = "trunkline"
     per: Literal["request", "byte"] = "request"
     gate: bool = True
-    paired: bool = False  # compares samples that were taken in turn, not the best of each
+    paired: bool = False  # compares alternating samples, not the best of each
 
     def ratio(self, ours: float, theirs: float) -> float:
         """The figure that is compared with `times`."""
@@ -58,17 +58,17 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One workload: what is asked of whom, with `window` requests in flight. `how` names who asks, see `sampling`."""
+    """One workload: requests to targets, with `window` in flight. `how` names the sampler, see `sampling`."""
 
     name: str
-    question: Question | None  # None: what the server spends from its spawn to its first answer
+    question: Question | None  # None: the cost of the server from its spawn to its first response
     targets: tuple[str, ...]
     bars: tuple[Bar, ...] = ()
     window: int = 1
-    warm_up: int = 250  # requests, twice, before anything is measured
+    warm_up: int = 250  # requests, twice, before the measurement
     tools: int = 0  # at least so many; a server has its own few anyway
     how: Literal["stdio", "client", "http", "stores", "subscribers", "sessions", "workers", "throughput"] = "stdio"
-    unit: str = "µs"  # of CPU time, but for throughput
+    unit: str = "µs"  # of CPU time, except for throughput
 
     @property
     def asked(self) -> Question:
@@ -127,7 +127,7 @@ HTTP_BARS = (Bar("at most", 1.4, "bare uvicorn"), Bar("cheaper", 3, "zeromcp"), 
 
 
 def _call(tool: str, filler: str = "", meta: Callable[[int], Mapping[str, Any]] | None = None) -> Question:
-    """A call of an echo tool; every text is another, so that answers cannot be mixed up unnoticed."""
+    """A call of an echo tool; every text differs, so that a mix-up of responses is noticed."""
 
     def params(n: int) -> Mapping[str, Any]:
         asked = {"name": tool, "arguments": {"text": f"hello {n}{filler}"}}
@@ -138,7 +138,7 @@ def _call(tool: str, filler: str = "", meta: Callable[[int], Mapping[str, Any]] 
         structured = result.get("structuredContent", {"result": text})  # turbomcp, chuk and the low-level API give none
         if "resultType" in result:  # since 2026-07-28 any value may stand there
             structured = {"result": structured} if isinstance(structured, str) else structured
-        said = (text, f'{{"result":"{text}"}}')  # http-mcp tells a reader what it tells a program
+        said = (text, f'{{"result":"{text}"}}')  # http-mcp returns the same to people and programs
         return result["content"][0]["text"] in said and structured == {"result": text} and not result.get("isError")
 
     return Question("tools/call", params, answered_by)
@@ -337,7 +337,7 @@ ROWS = (
 
 
 def _store_row(what: str, question: Question, bars: tuple[Bar, Bar], *, modern: bool = False) -> Row:
-    """What a store adds to a call, 32 in flight: one in a file, and one on Valkey."""
+    """The cost that a store adds to a call, 32 in flight: one in a file, and one on Valkey."""
     memory, *others = MODERN_KEPT if modern else KEPT
     told = tuple(replace(bar, peer=memory, ours=other) for bar, other in zip(bars, others, strict=True))
     return Row(f"stores: {what}, 32 in flight", question, (memory, *others), told, window=32, how="stores")
@@ -381,5 +381,5 @@ ROWS += (
 
 
 def against_base(row: Row) -> Row:
-    """The same row, measured only on this tree and on an earlier commit, which it may not be much dearer than."""
+    """The same row, measured only on this tree and on an earlier commit; it may not be much more expensive."""
     return replace(row, targets=("trunkline", BASE), bars=(Bar("at most", MOST_DEARER, BASE, paired=True),))

@@ -1,4 +1,6 @@
-"""Joins what the test run measured and fails below the gates: every line and branch of the pure parts, 90 % of all."""
+"""Combine the coverage data of a test run and fail below the gates: every line and branch of the pure parts, 90 % of
+all.
+"""
 
 import json
 import sys
@@ -17,12 +19,12 @@ COUNTED = ("num_statements", "covered_lines", "num_branches", "covered_branches"
 
 
 def measure() -> dict[str, Any]:
-    """The report of everything that was measured. What runs in processes that tests start is not counted."""
+    """Return the coverage report. Child processes of tests do not count."""
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
     data = Path(coverage.get_option("run:data_file"))
     if data.exists():
         coverage.load()
-    if any(data.parent.glob(f"{data.name}.*")):  # processes that ended after the run had joined its own
+    if any(data.parent.glob(f"{data.name}.*")):  # processes that ended after the run had combined its own
         coverage.combine([str(data.parent)])
         coverage.save()
     report = data.with_name("report.json")
@@ -31,7 +33,7 @@ def measure() -> dict[str, Any]:
 
 
 def by_part(files: Mapping[str, Any]) -> dict[str, Counter[str]]:
-    """Lines and branches, and how many of them were seen, by part of the package."""
+    """Return lines and branches, and how many of them ran, by part of the package."""
     parts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, file in files.items():
         inside = name.replace("\\", "/").partition(PACKAGE)[2]
@@ -43,13 +45,13 @@ def by_part(files: Mapping[str, Any]) -> dict[str, Counter[str]]:
 
 
 def percent(counted: Counter[str]) -> float:
-    """Lines and branches together, as coverage counts them."""
+    """Return lines and branches together, as coverage counts them."""
     whole = counted["num_statements"] + counted["num_branches"]
     return 100.0 if not whole else 100.0 * (counted["covered_lines"] + counted["covered_branches"]) / whole
 
 
 def gaps(files: Mapping[str, Any], part: str) -> list[str]:
-    """Where a part was not seen."""
+    """Return the lines of a part that did not run."""
     return [
         f"  {name}: lines {file['missing_lines']}, branches {file['missing_branches']}"
         for name, file in files.items()
@@ -58,7 +60,7 @@ def gaps(files: Mapping[str, Any], part: str) -> list[str]:
 
 
 def main() -> int:
-    """Prints a table; the exit status is 1 when a gate fails."""
+    """Print a table; the exit status is 1 when a gate fails."""
     files = measure()["files"]
     parts = by_part(files)
     failed: list[str] = []

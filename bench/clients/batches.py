@@ -1,6 +1,6 @@
-"""What every client of the benchmark does: asks as often as it is told, and checks the answers.
+"""Shared code of the benchmark's clients: runs batches of calls on command, and checks the responses.
 
-A line on stdin says how many calls, and how many of them at once; a line on stdout says that they are done.
+A line on stdin has the number of calls and how many of them at once; a line on stdout reports that they are done.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ Echo = Callable[[str], Awaitable[str]]
 
 
 async def obey(echo: Echo) -> None:
-    """Runs batches until stdin ends."""
+    """Run batches until stdin ends."""
     loop = asyncio.get_running_loop()
     number = 0
     while line := await loop.run_in_executor(None, sys.stdin.readline):

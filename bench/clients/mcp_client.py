@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 
 
 async def main(line: str, python: str, *script: str) -> None:
-    """Connects and obeys."""
+    """Connect and run batches."""
     if line == "memory":
         target = MCPServer("bench")
         target.add_tool(echo_tool)

@@ -1,4 +1,4 @@
-"""Answers an echo on stdin and stdout, or on a TCP port whose number it prints; as little as a client can talk to."""
+"""Answers an echo on stdin and stdout, or on a TCP port whose number it prints; the minimum for a client."""
 
 import json
 import os
@@ -19,7 +19,7 @@ RESULTS = {
 
 
 def answer(line: bytes) -> bytes:
-    """The answer's line, empty for a notification."""
+    """The response line, empty for a notification."""
     message = json.loads(line)
     if "id" not in message:
         return b""
@@ -32,7 +32,7 @@ def answer(line: bytes) -> bytes:
 
 
 def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
-    """Answers until the peer has said all."""
+    """Serve until the peer closes its output."""
     rest = b""
     while data := read():
         *lines, rest = (rest + data).split(b"\n")
@@ -41,7 +41,7 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
 
 
 def main() -> None:
-    """Serves one client."""
+    """Serve one client."""
     if sys.argv[1:] != ["tcp"]:
         serve(lambda: os.read(0, 1 << 16), lambda data: os.write(1, data))
         return

@@ -14,7 +14,7 @@ from trunkline import Client, Server
 
 
 async def main(line: str, *server: str) -> None:
-    """Connects and obeys."""
+    """Connect and run batches."""
     if line == "memory":
         target = Server("bench")
         target.add_tool(echo_tool)

@@ -26,7 +26,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def answer(line: bytes) -> bytes:
-    """The answer's line, empty for a notification."""
+    """The response line, empty for a notification."""
     request = decode(line)
     if request.id is None:
         return b""
@@ -38,7 +38,7 @@ def answer(line: bytes) -> bytes:
 
 
 class Echo(asyncio.Protocol):
-    """Cuts lines and answers all that one read brought in one write."""
+    """Splits lines and answers all requests of one read in one write."""
 
     def __init__(self, out: asyncio.WriteTransport, ended: asyncio.Event) -> None:
         self._out, self._ended = out, ended
@@ -53,7 +53,7 @@ class Echo(asyncio.Protocol):
 
 
 async def main() -> None:
-    """Serves stdin and stdout until stdin ends."""
+    """Serve stdin and stdout until stdin ends."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     out, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     await loop.connect_read_pipe(lambda: Echo(out, ended), sys.stdin)

@@ -35,14 +35,14 @@ class Text(msgspec.Struct, tag="text"):
 
 
 class Result(msgspec.Struct):
-    """Of `tools/call`, as a typed tool answers it."""
+    """Of `tools/call`, as a typed tool returns it."""
 
     content: list[Text]
     structuredContent: dict[str, str]  # noqa: N815  its name on the wire
 
 
 class Response(msgspec.Struct):
-    """The answer to a request."""
+    """The response to a request."""
 
     id: int
     result: Any
@@ -55,7 +55,7 @@ encode = msgspec.json.Encoder().encode
 
 
 async def app(scope, receive, send) -> None:
-    """Answers one POST."""
+    """Answer one POST."""
     body = b""
     while True:
         message = await receive()

@@ -1,4 +1,4 @@
-"""What every server of the benchmark offers: plain functions of ours, for each library to register in its own way."""
+"""The catalog of all servers of the benchmark: plain functions of ours, for each library to register in its own way."""
 
 import os
 
@@ -41,12 +41,12 @@ async def extra(text: str, times: int = 1) -> str:
 
 
 def extra_names(own: int) -> list[str]:
-    """The names of the tools that are wanted beside a server's own ones."""
+    """The names of the tools beyond a server's own ones."""
     return [f"extra_{number}" for number in range(own, EXTRA_TOOLS)]
 
 
 class Plain:
-    """The same as plain functions, for libraries that take no others."""
+    """The same as plain functions, for libraries that accept no others."""
 
     @staticmethod
     def echo(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark's server on http-mcp, which has no sessions: its tools take and give models."""
+"""The benchmark's server on http-mcp, which has no sessions: its tools have models as arguments and results."""
 
 import sys
 
@@ -28,7 +28,7 @@ async def echo(args: Arguments[Text]) -> Result:
 
 server = MCPServer(name="bench", version="1.0.0", tools=(Tool(func=echo, inputs=Text, output=Result),))
 app = Starlette()
-app.mount("/", server.app)  # at a path of its own it would send everybody on to another
+app.mount("/", server.app)  # at another path it would redirect all requests
 
 if __name__ == "__main__":
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning", access_log=False)

@@ -9,7 +9,7 @@ SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "require
 
 
 async def list_tools(ctx, params):
-    """The one tool there is."""
+    """The only tool."""
     return ListToolsResult(tools=[Tool(name="echo", description="Answer with the text.", input_schema=SCHEMA)])
 
 
@@ -19,7 +19,7 @@ async def call_tool(ctx, params):
 
 
 async def main() -> None:
-    """Serves stdin and stdout until stdin ends."""
+    """Serve stdin and stdout until stdin ends."""
     server = Server("bench", on_list_tools=list_tools, on_call_tool=call_tool)
     async with stdio_server() as (receive, send):
         await server.run(receive, send, server.create_initialization_options())

@@ -1,4 +1,4 @@
-"""The benchmark's gates can fail: on what has become dearer, on bars that are missed, and on what could not be measured."""
+"""The benchmark's gates can fail: on regressions, on missed bars, and on missing measurements."""
 
 import shutil
 import sys

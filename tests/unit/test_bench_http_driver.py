@@ -85,7 +85,7 @@ def test_message_is_found_in_json_and_sse_responses(answer: bytes) -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
 def test_only_complete_events_with_message_count(end: bytes) -> None:
-    first = end.join([b"id: 0-0", b"retry: 1000", b"data: ", b"", b""])  # it may come with what is told, or before
+    first = end.join([b"id: 0-0", b"retry: 1000", b"data: ", b"", b""])  # it may come with the notification, or before
     told = end.join([b"event: message", b"id: 0-1", b'data: {"id":1}', b"", b""])
     pieces = [b"%x\r\n%b\r\n" % (len(event), event) for event in (first, told, told)]
 

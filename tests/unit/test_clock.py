@@ -1,4 +1,4 @@
-"""The clock of a loop, the time of day, and a clock that is moved by hand."""
+"""The loop clock, the wall clock, and the manual clock."""
 
 import asyncio
 import time

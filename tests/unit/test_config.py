@@ -1,4 +1,4 @@
-"""Settings: their defaults, their bounds, and where they come from."""
+"""Settings: defaults, bounds and sources."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""Errors that a program makes: which codes it may choose."""
+"""Error codes that a program may choose."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Exceptions: which of them are exceptions of Python, too."""
+"""Exceptions: those that are also built-in exceptions."""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""Who is told what happened."""
+"""Delivery of facts to observers."""
 
 import asyncio
 import sys
@@ -77,11 +77,11 @@ def test_observers_hear_failures_if_any_exists() -> None:
     assert Observers([FailuresOnly()]).hear_failures
 
 
-# --- observers that take their time ----------------------------------------------------------------------------------
+# --- slow observers --------------------------------------------------------------------------------------------------
 
 
 class Slow:
-    """Keeps facts, each when the test lets it."""
+    """Records facts, each when the test releases it."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -145,7 +145,7 @@ async def test_facts_over_queue_limit_are_dropped_and_logged(caplog: pytest.LogC
     observers = Observers([slow])
     for number in range(10_100):
         observers.on(numbered(number))
-    assert 99 <= observers.dropped <= 100  # one may have been taken out of the queue
+    assert 99 <= observers.dropped <= 100  # one may have left the queue
     slow.go_on.release(20_000)
     await observers.drain(PATIENCE)
     assert len(slow.facts) == 10_100 - observers.dropped
@@ -212,7 +212,7 @@ async def test_observer_thread_ends_when_idle(monkeypatch: pytest.MonkeyPatch) -
     assert slow.facts == [CLOSED, CLOSED]
 
 
-# --- what it costs where nobody listens ----------------------------------------------------------------------------
+# --- costs without observers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("listening", [False, True])
@@ -251,7 +251,7 @@ async def test_no_fact_is_created_without_observers(listening: bool, monkeypatch
 
 
 def count_facts(monkeypatch: pytest.MonkeyPatch) -> set[type[Fact]]:
-    """Lets whoever makes facts, of any kind, note that it does."""
+    """Make the constructors of all facts record their calls."""
     made: set[type[Fact]] = set()
 
     def noting(kind: type[Fact]) -> Callable[..., Fact]:

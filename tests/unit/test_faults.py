@@ -1,4 +1,4 @@
-"""Lines on which things go wrong."""
+"""Connections with simulated faults."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from trunkline.wire.messages import Batch, Encoded, Malformed, Notification, Req
 
 
 class Faulty:
-    """A line in memory with faults on our end."""
+    """A connection in memory with faults on our end."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults, self.at_ours, self.at_theirs = faults, Recorder(), Recorder()

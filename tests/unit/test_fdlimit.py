@@ -1,4 +1,4 @@
-"""The limit on descriptors of a process, and the reserve below it."""
+"""The descriptor limit of a process, and the reserve below it."""
 
 import os
 import resource
@@ -13,7 +13,7 @@ from trunkline.fdlimit import DescriptorReserve, LogThrottle
 
 @pytest.fixture
 def limit() -> Iterator[int]:
-    """A soft limit of this process that is known."""
+    """A known soft limit of this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1000, before[1]))
     yield 1000

@@ -1,4 +1,4 @@
-"""Whether the judge of all lines sees what is wrong, in either era."""
+"""The transcript check finds invalid messages, in either era."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the objects that people print first look like: short, and without secrets."""
+"""The repr of public objects: short, and without secrets."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What we give to others for their tests."""
+"""The helpers in `trunkline.testing`."""
 
 import asyncio
 

@@ -66,7 +66,7 @@ def test_multiline_text_keeps_line_ends_only(error: TrunklineError) -> None:
 def test_error_attributes_keep_original_text() -> None:
     assert PeerError(-32000, HOSTILE).message == HOSTILE
     assert ConnectionClosed("gone", last_words=HOSTILE).last_words == HOSTILE
-    assert str(ToolError(HOSTILE)) == HOSTILE  # which a tool of ours says to a model
+    assert str(ToolError(HOSTILE)) == HOSTILE  # which a tool of ours returns to a model
 
 
 def test_dropped_message_is_safe_for_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
-"""An authorization server and an MCP server that wants its tokens, on the loopback, with a person who agrees at once.
+"""An authorization server and an MCP server that requires its tokens, on the loopback, with a user who agrees at once.
 
-They stand on `faulty.World`, so that any page can be replaced; what was asked of each is kept. Time stands still.
+They are built on `faulty.World`, so that a test can replace any page; each records its requests. Time stands still.
 """
 
 import contextlib
@@ -27,33 +27,33 @@ TOOL = {"name": "read", "inputSchema": {"type": "object"}}
 
 
 class Office:
-    """Both servers, the person, and what is known of them."""
+    """Both servers, the user, and their state."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.url, self.issuer = world.url, world.issuer
         self.now = 1_000_000.0
         self.lifetime: float | None = 3600
-        self.refreshes = True  # tokens come with one that gets others
+        self.refreshes = True  # tokens come with a refresh token
         self.kind = "Bearer"
-        self.secret: str | None = None  # that clients get when they register
+        self.secret: str | None = None  # that clients get on registration
         self.needs: dict[str, set[str]] = {}  # scopes, by tool
         self.grants: Callable[[str], str] = lambda scope: scope
-        self.visits: list[dict[str, str]] = []  # of the person, to the page
+        self.visits: list[dict[str, str]] = []  # of the user, to the page
         self.exchanges: list[dict[str, str]] = []
         self.proofs: list[str | None] = []  # the Authorization headers of those
         self.registered: list[dict[str, Any]] = []
-        self.tokens: dict[str, set[str]] = {}  # that are good, and their scopes
+        self.tokens: dict[str, set[str]] = {}  # valid ones, and their scopes
         self.came: list[tuple[str, str | None]] = []  # requests to the MCP server: method, token
         self._codes: dict[str, dict[str, str]] = {}
-        self._refresh: dict[str, str] = {}  # tokens that get others, and their scope
+        self._refresh: dict[str, str] = {}  # refresh tokens, and their scope
         world.server["registration_endpoint"] = world.at(REGISTER)
         world.pages |= {TOKEN: self.token, REGISTER: self.register, ENDPOINT: self.serve, "GET /mcp": Page(405)}
 
-    # --- the person ------------------------------------------------------------------------------
+    # --- the user --------------------------------------------------------------------------------
 
     async def agree(self, page: str) -> str:
-        """The person agrees, and is sent back."""
+        """Agree as the user, and redirect back."""
         where = urlsplit(page)
         assert f"GET {where.path}" == AUTHORIZE
         asked = dict(parse_qsl(where.query))
@@ -64,7 +64,7 @@ class Office:
         return f"{asked['redirect_uri']}?{urlencode(back)}"
 
     def oauth(self, **options: Any) -> OAuth:
-        """How somebody logs in here."""
+        """The OAuth options for this server."""
         return OAuth(
             **{
                 "interaction": Redirected(CALLBACK, self.agree),
@@ -115,7 +115,7 @@ class Office:
         return Page(200, answer)
 
     def forget_refresh_tokens(self) -> None:
-        """Nobody gets a token without logging in."""
+        """Invalidate all refresh tokens."""
         self._refresh.clear()
 
     # --- the MCP server --------------------------------------------------------------------------
@@ -157,16 +157,16 @@ async def office() -> AsyncIterator[Office]:
 
 
 class Caller:
-    """Sends requests to the MCP server with an engine, as the transport does."""
+    """Sends requests to the MCP server with a token provider, as the transport does."""
 
     def __init__(self, engine: TokenProvider, url: str) -> None:
         self.engine = engine
         self._library = AiohttpBackend(Settings())
         self._peer = HttpPeer(self._library, parse_url(url), {}, engine)
-        self.asked: list[bool] = []  # what was said about asking somebody
+        self.asked: list[bool] = []  # the messages about a required login
 
     async def call(self, tool: str = "read", *, verb: str = "POST") -> int:
-        """The status that a call comes to."""
+        """The final status of a call."""
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}
         reply = await self._peer.send(verb, body=json.dumps(message).encode(), on_authorizing=self.asked.append)
         reply.close()
@@ -178,7 +178,7 @@ class Caller:
 
 @contextlib.asynccontextmanager
 async def caller(office: Office, auth: Any = None, url: str | None = None) -> AsyncIterator[Caller]:
-    """A new process, so to speak: nothing is known but what is in the store."""
+    """A caller like a new process: it knows only the content of the store."""
     url = url or office.url
     made = Caller((auth or office.oauth()).credentials(url, settings=Settings()), url)
     try:

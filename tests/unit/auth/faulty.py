@@ -1,7 +1,7 @@
-"""A world in which all that MCP authorization needs is well, and in which any of it can be broken.
+"""A valid setup of MCP authorization, in which a test can break any part.
 
 One server on the loopback plays the MCP server and its authorization server. Every document and every page is an
-attribute that a test may change; what was asked is kept.
+attribute that a test may change; the server records its requests.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ GREETING = {
 
 
 class Page(NamedTuple):
-    """What is answered: a status, a document or text, and headers."""
+    """A response: a status, a document or text, and headers."""
 
     status: int
     body: Any = None
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 class World:
-    """The servers. `pages` is by verb and path; what is not there is answered with 404."""
+    """The servers. `pages` is by verb and path; other requests get 404."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
@@ -102,7 +102,7 @@ class World:
         return self.origin + page.partition(" ")[2]
 
     def open(self) -> None:
-        """The MCP server lets everybody in."""
+        """Make the MCP server accept every request."""
         self.pages[ENDPOINT] = Page(200, {"jsonrpc": "2.0", "id": 1, "result": GREETING})
 
     def answer(self, asked: Asked) -> Page:
@@ -118,7 +118,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(tls: ssl.SSLContext | None = None) -> AsyncIterator[World]:
-    """A healthy world, for a while."""
+    """A valid setup, for the duration of a test."""
     made: World
     tasks: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""WWW-Authenticate, read and written."""
+"""Parsing and formatting of WWW-Authenticate."""
 
 import pytest
 from hypothesis import given

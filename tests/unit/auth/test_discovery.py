@@ -1,4 +1,4 @@
-"""Finding out who issues tokens: where is looked, in which order, and what is not believed."""
+"""Discovery of the authorization server: locations, their order, and rejected documents."""
 
 import pytest
 from tests.unit.auth.fakes import Office, office

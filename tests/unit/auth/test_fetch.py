@@ -1,4 +1,4 @@
-"""The way of authorization to the network, over real sockets of this machine."""
+"""HTTP fetches of authorization, over real sockets of this machine."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ HERE = EgressPolicy(loopback=True)
 
 
 class Site:
-    """A server that says what it is told to, by path, and keeps what it was asked."""
+    """A server with configured responses by path, which records its requests."""
 
     def __init__(self, port: int, scheme: str) -> None:
         self.port = port
@@ -42,7 +42,7 @@ class Site:
         length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
         self.bodies.append(await reader.readexactly(length))
         writer.write(self.answers[head.split(" ")[1]])
-        await reader.read()  # the client hangs up
+        await reader.read()  # the client closes the connection
 
 
 @asynccontextmanager
@@ -68,7 +68,7 @@ async def site(tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
 
 
 class Names:
-    """A resolver that is told what names have which addresses; each look-up gives the next."""
+    """A resolver with configured addresses; each look-up returns the next."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
@@ -81,7 +81,7 @@ class Names:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Where sockets were connected to; anywhere but this machine they are not."""
+    """The targets of all sockets; they connect to this machine only."""
     connected: list[object] = []
 
     async def connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: tuple[str, int]) -> None:
@@ -109,7 +109,7 @@ async def refused(egress: Egress, url: str, hop: str = "keys") -> AuthorizationF
     return raised.value
 
 
-# --- what comes back ----------------------------------------------------------------------------
+# --- responses ----------------------------------------------------------------------------------
 
 
 async def test_response_has_status_headers_body_and_url() -> None:
@@ -174,7 +174,7 @@ async def test_connection_error_omits_query() -> None:
     assert failed.clause == ""
 
 
-# --- where it does not go -----------------------------------------------------------------------
+# --- rejected targets ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_sec05_public_address_is_allowed(sockets: list[object]) -> None:
 
 
 async def test_sec05_socket_address_is_checked_again(sockets: list[object]) -> None:
-    answers = iter([None, "changed its mind"])  # as if the name had been looked up again
+    answers = iter([None, "changed its mind"])  # as if the name had been resolved again
 
     class Wavering(EgressPolicy, frozen=True):
         def denial_reason(self, there: object, address: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Keys that sign and keys that verify; and what is not a proof."""
+"""Signing and verification keys; and invalid proofs."""
 
 import base64
 import hashlib
@@ -118,7 +118,7 @@ def test_none_and_symmetric_algorithms_are_refused() -> None:
     with pytest.raises(MalformedJws):
         verify_with_key(key.public, none)
     body = f"{packed({'alg': 'HS256', 'kid': 'one'})}.{packed(CLAIMS)}"
-    for secret in (key.public["n"].encode(), pem_of(key)):  # what everybody knows, taken for a secret
+    for secret in (key.public["n"].encode(), pem_of(key)):  # a public value as a shared secret
         forged = f"{body}.{packed(hmac.new(secret, body.encode(), hashlib.sha256).digest())}"
         with pytest.raises(MalformedJws):
             keys.verify(forged, ["HS256", "RS256"])
@@ -203,7 +203,7 @@ def test_unusable_keys_are_skipped() -> None:
         {"kty": "EC"},
         {"kty": "new"},
         {**SigningKey.generate().public, "use": "enc"},
-        SigningKey.generate().to_jwk(),  # somebody has published what is private
+        SigningKey.generate().to_jwk(),  # a published private key
         "nonsense",
     ]
     keys = published(*bad, good)

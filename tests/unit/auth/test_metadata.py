@@ -1,4 +1,4 @@
-"""Metadata: where it is, and what must be true of it."""
+"""Metadata: its location, and its validation."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def server(**changes: Any) -> bytes:
     return json.dumps({"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token", **changes}).encode()
 
 
-# --- where it is -----------------------------------------------------------------------------------
+# --- location --------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("AUT-06")
@@ -91,7 +91,7 @@ def test_2025_03_26_defaults_are_at_the_root() -> None:
     assert root_metadata_url("https://a.example/mcp") == "https://a.example/.well-known/oauth-authorization-server"
 
 
-# --- what must be true of it -----------------------------------------------------------------------
+# --- validation ------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("AUT-07")

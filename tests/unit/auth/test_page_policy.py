@@ -1,4 +1,4 @@
-"""Pages that a peer wants a person to open, judged by the policy for addresses that we go to ourselves."""
+"""Pages that a peer asks a user to open, under the policy for addresses that we fetch ourselves."""
 
 import asyncio
 import socket

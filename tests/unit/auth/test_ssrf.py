@@ -1,4 +1,4 @@
-"""Which addresses may be gone to."""
+"""Allowed and forbidden addresses."""
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_denial_does_not_repeat_password() -> None:
         parse_target("javascript:alert(1)")
 
 
-# --- how far ------------------------------------------------------------------------------------
+# --- scope of the policy ------------------------------------------------------------------------
 
 
 def test_http_needs_allowed_loopback() -> None:

@@ -1,4 +1,4 @@
-"""Addresses that somebody else named."""
+"""URLs from peers."""
 
 import pytest
 

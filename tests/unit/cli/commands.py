@@ -1,4 +1,4 @@
-"""The command line as a process of its own."""
+"""The command line in a child process."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it wrote."""
+    """The exit status of a command, and its output."""
 
     status: int
     out: str
@@ -17,7 +17,7 @@ class Ended(NamedTuple):
 
 
 async def trunkline(*arguments: str, stdin: str = "", environ: dict[str, str] | None = None) -> Ended:
-    """Runs a command to its end."""
+    """Run a command to its end."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

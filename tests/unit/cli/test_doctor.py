@@ -1,4 +1,4 @@
-"""`trunkline auth doctor`, as a process: what it writes and what it ends with."""
+"""`trunkline auth doctor`, as a process: its output and its exit status."""
 
 import contextlib
 import json
@@ -128,7 +128,7 @@ async def test_token_on_command_line_is_refused_and_not_shown(there: World, sour
     assert there.asked == []
 
 
-# --- what strangers say, and terminals -----------------------------------------------------------
+# --- untrusted text, and terminals ---------------------------------------------------------------
 
 
 async def test_server_text_cannot_control_the_terminal(there: World) -> None:
@@ -148,7 +148,7 @@ async def test_unencodable_characters_are_escaped(there: World) -> None:
 
 
 def on_a_terminal(*arguments: str, without_rich: bool = False) -> str:
-    """What a person sees."""
+    """The output on a terminal."""
     blocked = "import sys; sys.modules['rich'] = None; " if without_rich else ""
     program = f"{blocked}import sys; from trunkline.cli.main import main; sys.exit(main())"
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""`trunkline auth status` and `trunkline auth logout`: what is kept of a login, and how it is forgotten."""
+"""`trunkline auth status` and `trunkline auth logout`: stored logins, and their removal."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ URL = "https://notes.example/mcp"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Tokens of this test's own."""
+    """A token folder for this test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The command line: what it says of itself, and how it ends."""
+"""The command line: help, version and exit status."""
 
 import asyncio
 import os

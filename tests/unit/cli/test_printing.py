@@ -1,4 +1,4 @@
-"""How findings are shown."""
+"""Output of findings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Wrong values of public options are told when something is made or registered, with what they have to be."""
+"""Invalid values of public options raise on construction or registration, with the allowed values."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Values of the protocol's types with every member filled in, made from the types themselves."""
+"""Values of the protocol's types with every member filled in, generated from the types."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -10,7 +10,7 @@ from msgspec.structs import fields
 
 from trunkline.protocol import types as t
 
-# What peers may send although no schema has it; by type.
+# Members that peers may send although no schema has them; by type.
 BEYOND_THE_SCHEMA: Mapping[type, set[str]] = {
     t.TextContent: {"mimeType"},
     t.PaginatedParams: {"limit"},
@@ -24,7 +24,7 @@ BEYOND_THE_SCHEMA: Mapping[type, set[str]] = {
     t.ResourceUpdatedParams: {"metadata"},
     t.StringSchema: {"pattern"},
     t.CancelTaskParams: {"reason"},
-    t.SubscriptionFilter: {"taskIds"},  # of the extension for tasks
+    t.SubscriptionFilter: {"taskIds"},  # of the tasks extension
 }
 
 OPTIONS = [t.EnumOption("r", "Red"), t.EnumOption("g", "Green")]
@@ -58,7 +58,7 @@ BY_HAND: Mapping[Any, list[Any]] = {
     ],
 }
 BY_NAME: Mapping[str, Any] = {
-    "capabilities": {},  # open, so whatever is declared
+    "capabilities": {},  # open, so any declaration is possible
     "data": "eA==",
     "input_responses": {"k": Raw(b'{"action":"accept"}')},
     "input_schema": {"type": "object"},

@@ -1,4 +1,4 @@
-"""What each side declares, and what was agreed upon."""
+"""Declared and negotiated capabilities."""
 
 from typing import Any
 
@@ -165,7 +165,7 @@ def test_capability_is_omitted_in_older_revision(revision: Revision, names: list
     [
         ({"elicitation": {"form": {}, "url": {}}}, {"elicitation": {}}),
         ({"elicitation": {}}, {"elicitation": {}}),
-        ({"elicitation": {"url": {}}}, {}),  # it was about forms, and there are none
+        ({"elicitation": {"url": {}}}, {}),  # its subject were forms, and there are none
         ({"sampling": {"tools": {}, "own": {}}}, {"sampling": {"own": {}}}),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a client of the modern era puts on its requests, and reads off results."""
+"""The envelope of a modern client: added to requests, and read from results."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def test_envelope_has_revision_and_client_info(stamp: ClientEnvelope) -> None:
     assert on(stamp.add_to(UNSET)) == {
         f"{PREFIX}protocolVersion": REVISION,
         f"{PREFIX}clientInfo": {"name": "c", "version": "1"},
-        f"{PREFIX}clientCapabilities": {"sampling": {}},  # there are no tasks of that kind any more
+        f"{PREFIX}clientCapabilities": {"sampling": {}},  # tasks of that kind no longer exist
     }
 
 

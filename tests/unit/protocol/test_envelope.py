@@ -1,4 +1,4 @@
-"""The envelope: read from params of every shape, or refused."""
+"""The envelope: read from params of every shape, or rejected."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def raw(value: Any) -> Raw:
 
 
 def read_before(value: Any) -> DecodedJson:
-    """Params as they are where the whole message has been read already."""
+    """Params of a message that was decoded completely before."""
     return DecodedJson(value, lambda: raw(value))
 
 
@@ -30,7 +30,7 @@ def test_envelope_has_client_info_and_capabilities() -> None:
     assert envelope.capabilities == {"sampling": {}, "new/thing": {"a": 1}}
     assert envelope.info is not None
     assert envelope.info.name == "by hand"
-    assert envelope.trace == TRACE  # a state that is no text is not one
+    assert envelope.trace == TRACE  # a state that is not a string does not count
 
 
 @pytest.mark.parametrize("params", [UNSET, raw({}), raw({"_meta": {}}), raw({"_meta": {"progressToken": 1}})])

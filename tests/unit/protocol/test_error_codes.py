@@ -1,4 +1,4 @@
-"""Which code an error has on the wire."""
+"""The codes of errors on the wire."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Extensions: named with a prefix, and there only where both sides have them."""
+"""Extensions: named with a prefix, and active only where both sides have them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What of a request is repeated in HTTP headers."""
+"""HTTP headers that repeat parts of a request."""
 
 from typing import Any
 
@@ -195,7 +195,7 @@ def test_header_mismatch_is_explained(method: str, name: str | None, headers: di
     ("method", "headers"),
     [
         ("tools/list", {"mcp-method": "tools/list", "mcp-name": "x"}),  # no method that has a name
-        ("tools/call", {"mcp-method": "tools/call"}),  # its params are broken, and that is said elsewhere
+        ("tools/call", {"mcp-method": "tools/call"}),  # its params are invalid, which is reported elsewhere
     ],
 )
 def test_name_header_is_optional_without_name(method: str, headers: dict[str, str]) -> None:

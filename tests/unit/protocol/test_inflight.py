@@ -1,4 +1,4 @@
-"""Requests under way, and when their time is up."""
+"""Requests in flight, and their deadlines."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_received_progress_must_grow_and_renews_deadline() -> None:
     assert awaited.deadline == 7.0
 
 
-# --- the timetable -------------------------------------------------------------------------------
+# --- deadline table ------------------------------------------------------------------------------
 
 
 @pytest.mark.row("K14")

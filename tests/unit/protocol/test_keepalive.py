@@ -1,4 +1,4 @@
-"""Whether a silent peer is still there."""
+"""Liveness checks of a silent peer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lenient reading: which shapes are accepted beside the specification's, and which are still refused."""
+"""Lenient decoding: accepted shapes beyond the specification's, and rejected ones."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The phases of a conversation: the table, enumerated, against the picture below."""
+"""The phases of a session: the table, enumerated, against the diagram below."""
 
 import pytest
 

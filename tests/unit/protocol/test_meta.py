@@ -1,4 +1,4 @@
-"""What can be read from `_meta`."""
+"""Values read from `_meta`."""
 
 import re
 from typing import Any

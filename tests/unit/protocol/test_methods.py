@@ -20,7 +20,7 @@ from trunkline.protocol.methods import (
 from trunkline.protocol.revisions import Revision
 
 PUBLISHED = [Revision.V2025_03_26, Revision.V2025_06_18, Revision.V2025_11_25, Revision.V2026_07_28]
-# An extension has them, and not the revision itself; by whoever receives them.
+# Methods of an extension, and not of the revision itself; by receiver.
 BY_EXTENSION = {
     Side.SERVER: {"tasks/get", "tasks/update", "tasks/cancel"},
     Side.CLIENT: {"tasks/get", "tasks/cancel", "notifications/tasks"},  # two of which no server sends any more

@@ -1,4 +1,4 @@
-"""Requests that stand for themselves: what they are told first, and what is put on their results."""
+"""Modern requests: the order of checks, and the envelope of their results."""
 
 import json
 from typing import Any
@@ -62,7 +62,7 @@ def test_first_of_several_faults_is_reported(stateless: ModernProtocol) -> None:
     wrong = {**HEADERS, "mcp-method": "tools/list"}
     later = {**HEADERS, "mcp-protocol-version": "2030-01-01", "mcp-method": "no/such"}
     assert why(stateless, call("no/such", said={}), wrong) == -32602  # the envelope
-    assert why(stateless, call("no/such", said=unknown), wrong) == -32020  # headers that say something else
+    assert why(stateless, call("no/such", said=unknown), wrong) == -32020  # headers that differ
     assert why(stateless, call("no/such", said=unknown), later) == -32022  # the revision
     assert why(stateless, call("no/such"), {**HEADERS, "mcp-method": "no/such"}) == -32601  # the method
 
@@ -96,7 +96,7 @@ def test_envelope_with_handshake_revision_is_refused(stateless: ModernProtocol, 
         "resources/unsubscribe",
         "sampling/createMessage",
         "notifications/cancelled",
-        "prompts/list",  # which this server has none for
+        "prompts/list",  # of which this server has none
     ],
 )
 def test_unavailable_method_is_not_found(stateless: ModernProtocol, method: str) -> None:

@@ -1,4 +1,4 @@
-"""What is sent to a peer of an older revision, judged by the official schemas of that revision."""
+"""Messages for peers of older revisions, validated against the official schemas of those revisions."""
 
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ STRUCTS = [
 ]
 PUBLISHED = [WITH_AUDIO, WITH_TITLES, WITH_ICONS, MODERN]  # the oldest one has no JSON schema in the official suite
 
-# Of the later era, and put around a result or into params by other hands.
+# Members of the modern era that other code adds to a result or to params.
 ENVELOPE = {"_meta", "resultType", "ttlMs", "cacheScope"}
 
 
@@ -35,7 +35,7 @@ def definitions(revision: Revision) -> dict[str, Any]:
 
 
 def members(shape: dict[str, Any], revision: Revision) -> dict[str, Any]:
-    """The members of a shape, with those of all the shapes that it is put together from or chosen from."""
+    """The members of a shape, with those of all shapes that it is composed of or chosen from."""
     if "$ref" in shape:
         return members(definitions(revision)[shape["$ref"].rsplit("/", 1)[1]], revision)
     parts = [members(part, revision) for part in (*shape.get("allOf", ()), *shape.get("anyOf", ()))]
@@ -43,7 +43,7 @@ def members(shape: dict[str, Any], revision: Revision) -> dict[str, Any]:
 
 
 def closed(node: Any, *, params: bool = False) -> Any:
-    """A schema in which members that it does not name are faults."""
+    """A schema that rejects members that it does not name."""
     if isinstance(node, list):
         return [closed(part) for part in node]
     if not isinstance(node, dict):
@@ -95,7 +95,7 @@ def result_definition(row: Method, revision: Revision) -> dict[str, Any] | None:
 
 
 def sayable(value: Any, revision: Revision) -> bool:
-    """Whether the revision has the mode at all: there is no older way to send somebody to a URL."""
+    """Return whether the revision has the mode at all: older ones have no URL elicitation."""
     return not (isinstance(value, t.ElicitParams) and value.mode == "url" and revision < WITH_ICONS)
 
 
@@ -128,7 +128,7 @@ def test_projected_results_match_revision_schema(row: Method, revision: Revision
         assert faults(project(sample, revision), definition, revision) == []
 
 
-PATHS = {  # to types that have no name in the schemas, or several
+PATHS = {  # types that have no name in the schemas, or several
     t.RootsCapability: [["ClientCapabilities", "roots"]],
     t.SamplingCapability: [["ClientCapabilities", "sampling"]],
     t.ElicitationCapability: [["ClientCapabilities", "elicitation"]],
@@ -228,7 +228,7 @@ def test_only_changed_parts_are_copied() -> None:
     assert older.tools[1] is not titled
 
 
-# 2024-11-05 has no JSON schema in the official suite, so what it knows is written down here.
+# 2024-11-05 has no JSON schema in the official suite, so its members are listed here.
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_2024_11_05_gets_its_own_members(cls: type[Struct], members: set[str]) -
         assert set(builtins(project(sample, OLDEST))) == members
 
 
-# What is said in an older way.
+# Values with an older representation.
 
 ANNOTATIONS = t.Annotations(["user"], 0.5)
 

@@ -1,4 +1,4 @@
-"""The revisions, their order, and how two sides settle on one."""
+"""The revisions, their order, and their negotiation."""
 
 import pytest
 

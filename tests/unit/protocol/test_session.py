@@ -1,4 +1,4 @@
-"""A conversation, from either side of it."""
+"""A session, from either side."""
 
 import gc
 from typing import Any
@@ -54,14 +54,14 @@ DECLARED = {"sampling": {}, "roots": {"listChanged": True}, "experimental": {"b"
 
 
 def wired(message: Message) -> Message:
-    """A message as the other side reads it."""
+    """A message as the other side decodes it."""
     read = codec.decode(codec.encode(message))
     assert isinstance(read, Message)
     return read
 
 
 def server(revision: Revision = HANDSHAKE[-1], *, until: Phase = Phase.READY, **options: Any) -> Session:
-    """The server's side of a conversation, in a phase."""
+    """The server's side of a session, in a phase."""
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, **options)
     session.transition(Signal.CONNECT)
     if until is not Phase.CONNECTING:
@@ -81,7 +81,7 @@ def server(revision: Revision = HANDSHAKE[-1], *, until: Phase = Phase.READY, **
 
 
 def client(*, until: Phase = Phase.READY, offered: dict[str, Any] = OFFERED, **options: Any) -> Session:
-    """The client's side of a conversation, in a phase."""
+    """The client's side of a session, in a phase."""
     session = Session(Side.CLIENT, info=ME, capabilities=DECLARED, **options)
     session.transition(Signal.CONNECT)
     if until is not Phase.CONNECTING:
@@ -669,7 +669,7 @@ def test_task_progress_token_lives_with_request() -> None:
     assert event.request is awaited
     assert ignored(progress_of(session, awaited.id, 1)) == "progress_value_invalid"
     token = awaited.id
-    session.expired(NOW + 3600)  # the timetable has let go of it, too
+    session.expired(NOW + 3600)  # it has left the deadline table, too
     del awaited, event
     gc.collect()
     assert ignored(progress_of(session, token, 2)) == "invalid_progress_token"
@@ -788,7 +788,7 @@ def test_client_sends_roots_changed_if_declared() -> None:
     assert not client().may_send("notifications/tools/list_changed")
 
 
-# --- what could not be read ----------------------------------------------------------------------
+# --- unreadable messages -------------------------------------------------------------------------
 
 
 @pytest.mark.row("P07", "P20", "X27")
@@ -825,7 +825,7 @@ def test_readable_id_is_returned() -> None:
     assert server().malformed_response(Malformed(-32600, "no method", "a")).id == "a"
 
 
-# --- the end -------------------------------------------------------------------------------------
+# --- close ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("F06", "F10")

@@ -1,4 +1,4 @@
-"""A conversation in which every request stands for itself, and one in which both eras are spoken."""
+"""Sessions of the modern era, and of both eras at once."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ ENVELOPE = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 
 
 def server(*, greeted: bool = False) -> Session:
-    """A server's side, that takes both eras."""
+    """A server's side that accepts both eras."""
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, modern=ModernProtocol(ME, lambda: OFFERED))
     session.transition(Signal.CONNECT)
     if greeted:
@@ -47,7 +47,7 @@ def server(*, greeted: bool = False) -> Session:
 
 
 def client() -> Session:
-    """A client's side that has asked which era it is."""
+    """A client's side that has probed the era."""
     session = Session(Side.CLIENT, info=ME, capabilities={"roots": {}}, revisions=Revision)
     session.transition(Signal.CONNECT)
     return session

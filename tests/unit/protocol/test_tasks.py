@@ -1,4 +1,4 @@
-"""Tasks: the table, enumerated, against the picture below; the record of one; and what each dialect shows."""
+"""Tasks: the table, enumerated, against the diagram below; the record; and its form in each dialect."""
 
 import json
 from collections.abc import Callable
@@ -58,7 +58,7 @@ CELLS = {
     for name, *cells in ROWS
     for state, cell in zip(HEAD, cells, strict=True)
 }
-FOUNDING_EDGES = {  # of the founding documents' diagram, and to be cancelled and to fail before it was begun
+FOUNDING_EDGES = {  # of the founding documents' diagram, and cancelled or failed before it started
     *(("pending", "processing"), ("processing", "completed"), ("processing", "failed"), ("processing", "cancelled")),
     *(("pending", "failed"), ("pending", "cancelled"), ("processing", "processing")),
 }
@@ -278,7 +278,7 @@ def test_no_history_leaves_final_state(signals: list[TaskSignal]) -> None:
         assert record.updated_at >= before.updated_at
 
 
-# --- what is shown ---------------------------------------------------------------------------------------
+# --- dialects --------------------------------------------------------------------------------------------
 
 SHOWN = """
             2025-11-25      2026-07-28      founding
@@ -316,7 +316,7 @@ def test_only_visible_changes_are_notable() -> None:
     history += [history[-1].complete(NOW + 5, RESULT)]
     pairs = list(pairwise(history))
     told = {d.value: [is_notable_change(before, after, d) for before, after in pairs] for d in Dialect}
-    assert told == {  # started, progress, asked, one answer, all answers, completed
+    assert told == {  # started, progress, input required, one answer, all answers, completed
         "2025-11-25": [False, False, True, False, True, True],
         "2026-07-28": [False, False, True, True, True, True],
         "founding": [True, False, False, False, False, True],
@@ -392,7 +392,7 @@ def test_progress_is_notable_if_requested() -> None:
     for token, dialect, told in (
         ("t", Dialect.EXTENSION, True),
         (None, Dialect.EXTENSION, False),
-        ("t", Dialect.AUGMENTED, False),  # it is told by notifications of its own
+        ("t", Dialect.AUGMENTED, False),  # it has separate notifications
     ):
         before = made(progress_token=token).start(NOW)
         assert is_notable_change(before, before.advance(NOW, 1), dialect) is told

@@ -1,5 +1,6 @@
-"""The types against the official schemas, and what they promise beyond them: that of 2025-11-25, and for what only the
-modern era has, that of 2026-07-28."""
+"""The types against the official schemas, and their guarantees beyond them: that of 2025-11-25, and for the modern era,
+that of 2026-07-28.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
@@ -33,8 +34,8 @@ UNIONS = {
     t.MultiSelectEnumSchema: ["UntitledMultiSelectEnumSchema", "TitledMultiSelectEnumSchema"],
 }
 OTHER_NAMES = {t.Params: "RequestParams", t.IntegerSchema: "NumberSchema"}
-OURS = {t.Wire, t.Item, t.Empty}  # what types stand on, and the type without members
-INSIDE_A_DEFINITION = {  # these have no name in the schema: they are met below the types that have one
+OURS = {t.Wire, t.Item, t.Empty}  # base types, and the type without members
+INSIDE_A_DEFINITION = {  # these have no name in the schema: the tests meet them below the types that have one
     *(t.RootsCapability, t.SamplingCapability, t.ElicitationCapability, t.ClientTasksCapability),
     *(t.ClientTaskRequests, t.SamplingTaskRequests, t.ElicitationTaskRequests),
     *(t.ToolsCapability, t.ResourcesCapability, t.PromptsCapability, t.ServerTasksCapability),
@@ -42,7 +43,7 @@ INSIDE_A_DEFINITION = {  # these have no name in the schema: they are met below 
     *(t.CompletionArgument, t.CompletionContext, t.Completion),
     *(t.RequestedSchema, t.EnumItems, t.EnumOption),
 }
-MODERN = {  # what only 2026-07-28 has, and its definitions there
+MODERN = {  # types that only 2026-07-28 has, and their definitions there
     t.AskableParams: ["InputResponseRequestParams"],
     t.DiscoverResult: ["DiscoverResult"],
     t.InputRequest: ["CreateMessageRequest", "ListRootsRequest", "ElicitRequest"],
@@ -51,7 +52,7 @@ MODERN = {  # what only 2026-07-28 has, and its definitions there
     t.SubscriptionFilter: ["SubscriptionFilter"],
     t.SubscriptionsAcknowledgedParams: ["SubscriptionsAcknowledgedNotificationParams"],
 }
-# By whoever sends a result; the envelope of a request is put on in the same way.
+# By the sender of a result; the envelope of a request is added in the same way.
 PUT_ON = {"resultType", "ttlMs", "cacheScope"}
 ANSWERS = {"inputResponses", "requestState"}
 LATER = {  # of 2026-07-28
@@ -71,7 +72,7 @@ NAMED = [cls for cls in STRUCTS if cls not in OURS | INSIDE_A_DEFINITION | ERROR
 
 
 def definition_names(cls: type) -> list[str]:
-    """The definitions that a type stands for. Params are named after their method: `…RequestParams` is `…Params`."""
+    """The definitions that a type represents. Params are named after their method: `…RequestParams` is `…Params`."""
     stem = cls.__name__.removesuffix("Params")
     names = [OTHER_NAMES.get(cls), cls.__name__]
     if stem != cls.__name__:
@@ -80,7 +81,7 @@ def definition_names(cls: type) -> list[str]:
 
 
 def shapes(cls: type) -> list[dict[str, Any]]:
-    """The official shapes of a type: its definitions, or the params written inside of its request or notification."""
+    """The official shapes of a type: its definitions, or the params inside of its request or notification."""
     if cls in MODERN:
         return [modern(MODERN_DEFINITIONS[name]) for name in MODERN[cls]]
     named = [flat(DEFINITIONS[name]) for name in definition_names(cls)]
@@ -93,7 +94,7 @@ def shapes(cls: type) -> list[dict[str, Any]]:
 
 
 def flat(shape: dict[str, Any]) -> dict[str, Any]:
-    """A shape with everything that it is composed of."""
+    """A shape with all shapes that it is composed of."""
     parts = [DEFINITIONS[part["$ref"].rsplit("/", 1)[1]] for part in shape.get("allOf", ())]
     return {
         "properties": {name: value for part in [shape, *parts] for name, value in part.get("properties", {}).items()},
@@ -102,7 +103,7 @@ def flat(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def modern(shape: dict[str, Any]) -> dict[str, Any]:
-    """A shape of the modern era, without what is put on when a message goes out."""
+    """A shape of the modern era, without the members that are added on sending."""
     members, required = shape["properties"], shape.get("required", [])
     return {
         "properties": {name: value for name, value in members.items() if name not in PUT_ON},
@@ -118,7 +119,7 @@ def structs_in(annotation: Any) -> Iterator[type[Struct]]:
 
 
 def assert_same_members(cls: type[Struct], official: list[dict[str, Any]]) -> set[type[Struct]]:
-    """Compare a type, and those below it that the schema has no name for, with their shapes. Returns the latter."""
+    """Compare a type, and unnamed ones below it, with their shapes. Return the latter."""
     ours = {field.encode_name: field for field in fields(cls)}
     tag = {cls.__struct_config__.tag_field} - {None}
     beyond = BEYOND_THE_SCHEMA.get(cls, set()) | LATER.get(cls, set())
@@ -181,7 +182,7 @@ def test_every_modern_object_has_a_type() -> None:
     sent_as = {name for names in MODERN.values() for name in names}
 
     assert later - sent_as == {
-        "CacheableResult",  # whose members are put on
+        "CacheableResult",  # whose members are added on sending
         "SubscriptionsListenResult",  # without members of its own
         "InputRequests",  # and these two are mappings
         "InputResponses",

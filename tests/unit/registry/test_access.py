@@ -1,4 +1,4 @@
-"""Who may have an entry: what is asked, and what no rule can be."""
+"""Access rules of entries: evaluation, and invalid rules."""
 
 from typing import Any
 

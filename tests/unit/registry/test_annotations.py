@@ -1,4 +1,4 @@
-"""What `Annotated` says: limits and words, in whoever's terms, and where they suit."""
+"""`Annotated` metadata: constraints and descriptions of several libraries, and the types that they fit."""
 
 from dataclasses import dataclass
 from datetime import datetime, time

@@ -1,4 +1,4 @@
-"""Classes as arguments and results: how their instances are made, and what their annotations stand for."""
+"""Classes as arguments and results: construction of instances, and resolution of annotations."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ Bounded = TypeVar("Bounded", bound=int)
 UserId = NewType("UserId", Annotated[int, at.Gt(0)])
 
 
-# --- how instances are made --------------------------------------------------------------------------
+# --- construction of instances -----------------------------------------------------------------------
 
 
 def test_attrs_class_uses_aliases_and_converters() -> None:
@@ -179,7 +179,7 @@ def test_json_defaults_are_part_of_schema() -> None:
     assert schema_of_type(Odd)["properties"] == {"value": {}}
 
 
-# --- what annotations stand for ----------------------------------------------------------------------
+# --- resolution of annotations -----------------------------------------------------------------------
 
 
 @dataclass
@@ -299,7 +299,7 @@ def test_none_is_a_type() -> None:
 
 
 def _json() -> Any:
-    """`type Json = dict[str, Json] | list[Json] | int | None`, in whatever way this Python has it."""
+    """`type Json = dict[str, Json] | list[Json] | int | None`, in the syntax of this Python."""
     if sys.version_info >= (3, 12):
         names: dict[str, Any] = {}
         exec("type Json = dict[str, Json] | list[Json] | int | None", names)
@@ -377,7 +377,7 @@ def test_long_class_names_are_supported() -> None:
     assert given(taking(list[kind]), [{"x": 1}])[0].x == 1  # type: ignore[valid-type]
 
 
-# --- what is refused ---------------------------------------------------------------------------------
+# --- rejected classes --------------------------------------------------------------------------------
 
 
 @dataclass

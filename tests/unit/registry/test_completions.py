@@ -1,4 +1,4 @@
-"""Completers: what they are given and what they propose."""
+"""Completers: their arguments and proposals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Bounds for the work that a schema can cause, found before it is done."""
+"""Bounds for the work that a schema can cause, computed beforehand."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cursors: only the server who gave one can read it."""
+"""Cursors: only the server that issued one can read it."""
 
 import base64
 

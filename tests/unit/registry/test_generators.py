@@ -122,7 +122,7 @@ async def test_sync_generator_stops_at_next_piece_when_cancelled() -> None:
 
 
 class Recorder:
-    """A dependency of either kind, and what happened in which order."""
+    """A dependency of either kind, and the order of events."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -139,7 +139,7 @@ class Recorder:
 
 
 def needing(recorder: Recorder, *, plain: bool, context: bool) -> Any:
-    """A generator that needs both kinds, and may ask for the context too."""
+    """A generator that needs both kinds, and may take the context too."""
     pool, cursor = Annotated[str, Depends(recorder.pool)], Annotated[str, Depends(recorder.cursor)]
 
     def pieces(limit: int, given: tuple[str, ...], ctx: Context | None) -> Iterator[Any]:

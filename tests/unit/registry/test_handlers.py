@@ -35,7 +35,7 @@ CONTEXT = Context[Any]()
 
 
 def call(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Calls a function as a peer would, with JSON."""
+    """Call a function as a peer would, with JSON."""
     handler = read_handler(function, Context)
     return handler.bind(handler.decode(msgspec.json.encode(arguments)), CONTEXT)
 
@@ -470,7 +470,7 @@ def test_context_only_function_is_called() -> None:
     assert not read_handler(lambda: 1, Context).wants_context
 
 
-# --- what can never be called ----------------------------------------------------------------------
+# --- signatures that cannot be called --------------------------------------------------------------
 
 
 def star(*values: int) -> None: ...
@@ -529,7 +529,7 @@ def test_invalid_type_hint_is_refused_with_reason() -> None:
 
 
 def run(handler: Handler, arguments: Any = None) -> Any:
-    """Runs a call; its answer is the value and the subject."""
+    """Run a call; return the value and the subject."""
     return make_runner(handler, lambda value, subject: (value, subject))(arguments, None, "subject")
 
 
@@ -583,7 +583,7 @@ def test_a_parameter_is_required_without_a_default() -> None:
     assert not Parameter("a", int, None).required
 
 
-# --- arguments that are all text -------------------------------------------------------------------
+# --- string arguments ------------------------------------------------------------------------------
 
 
 def test_string_function_takes_texts_unchanged() -> None:

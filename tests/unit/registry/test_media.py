@@ -1,4 +1,4 @@
-"""Pictures, sounds and files as results."""
+"""Images, audio and files as results."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Objects of the specification that are given as mappings when something is registered."""
+"""Objects of the specification as mappings on registration."""
 
 from typing import Any
 

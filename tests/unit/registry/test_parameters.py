@@ -1,4 +1,4 @@
-"""Parameters: their defaults and descriptions, in whoever's words."""
+"""Parameters: defaults and descriptions, from several sources."""
 
 import dataclasses
 from datetime import date

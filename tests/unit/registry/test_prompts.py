@@ -1,4 +1,4 @@
-"""Prompts: functions and texts, their arguments, and what is rendered."""
+"""Prompts: functions and texts, their arguments, and rendering."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def text(template: str, **options: Any) -> PromptEntry:
 
 
 def get(entry: PromptEntry, **arguments: str) -> Any:
-    """The messages that a prompt renders to, as they go out."""
+    """The rendered messages of a prompt, as sent."""
     result = entry.run(entry.arguments(arguments), Context(), None)
     return msgspec.to_builtins(result)["messages"]
 
@@ -176,7 +176,7 @@ def test_invalid_schema_is_refused() -> None:
         prompt(review, input_schema={"type": "nonsense"})
 
 
-# --- what is rendered ----------------------------------------------------------------------------
+# --- rendering -----------------------------------------------------------------------------------
 
 IMAGE = ImageContent("AAEC", "image/png")
 

@@ -1,4 +1,4 @@
-"""Pydantic: models, its dataclasses, its types, and what only its notes can say."""
+"""Pydantic: models, its dataclasses, its types, and its own metadata."""
 
 from dataclasses import dataclass
 from datetime import date

@@ -109,7 +109,7 @@ def test_an_entry_that_is_replaced_while_disabled_stays_disabled() -> None:
     assert registry.live == {"a": Thing("a", 2)}
 
 
-# --- switching -----------------------------------------------------------------------------------
+# --- enabling and disabling ----------------------------------------------------------------------
 
 
 def test_disabled_entry_is_not_listed() -> None:
@@ -242,7 +242,7 @@ def test_a_cursor_of_another_list_is_refused() -> None:
 
 
 class CountingKey(str):
-    """A text that counts how often it is compared."""
+    """A string that counts its comparisons."""
 
     __slots__ = ("compared",)
 

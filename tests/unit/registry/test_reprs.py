@@ -1,4 +1,4 @@
-"""What registries, their entries and media look like when they are printed."""
+"""The repr of registries, their entries and media."""
 
 from trunkline import File, Image, Server
 

@@ -1,4 +1,4 @@
-"""Resources and templates: what is told of them, and what a URI leads to."""
+"""Resources and templates: listings, and resolution of URIs."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def template(pattern: str, function: Any, **options: Any) -> TemplateEntry:
 
 
 def read_template(entry: TemplateEntry, uri: str) -> Any:
-    """What a URI leads to, as the handler sees it; UNSET if it does not follow the pattern."""
+    """The handler's arguments for a URI; UNSET if it does not match the template."""
     arguments = entry.arguments(uri)
     return UNSET if arguments is UNSET else entry.run(arguments, None, uri).contents[0].text
 

@@ -1,4 +1,4 @@
-"""Results: what handlers return, as content and as structured content."""
+"""Results: return values of handlers, as content and as structured content."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ IMAGE = ImageContent("AAEC", "image/png")
 
 
 def converted(returns: Any, value: Any, settings: Settings = DEFAULTS, **options: Any) -> dict[str, Any]:
-    """The result that a tool with this return annotation makes of a value, as it goes out."""
+    """The result of a tool with this return annotation for a value, as sent."""
     output = tool_output(returns, "tool", settings, **options)
     made = msgspec.json.decode(msgspec.json.encode(output.convert(value, None)))
     if (schema := output.wrapped_schema()) is not None and not made["isError"]:
@@ -184,7 +184,7 @@ def test_type_without_json_is_refused_with_reason() -> None:
     assert tool_output(list[complex], "find", DEFAULTS, structured=False).schema() is None
 
 
-# --- content as it stands ------------------------------------------------------------------------
+# --- content blocks ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

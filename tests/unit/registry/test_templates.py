@@ -334,7 +334,7 @@ def test_a_uri_is_decoded_once():
     assert UriTemplate("x://{a}").match("x://%252e%252E%2f") == {"a": "%2e%2E/"}
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- rejected templates ------------------------------------------------------------------------
 
 
 @pytest.mark.row("Y11")
@@ -532,7 +532,7 @@ def test_matching_takes_time_linear_in_the_uri(template, unit, end):
     def cost(size: int) -> float:
         uri = "x:" + unit * (size // len(unit)) + end
         times: list[float] = []
-        gc.disable()  # what it costs to look through large lists is not ours
+        gc.disable()  # searching large lists is not part of our cost
         for _ in range(4):
             begun = time.process_time()
             match(uri)
@@ -540,7 +540,7 @@ def test_matching_takes_time_linear_in_the_uri(template, unit, end):
         gc.enable()
         return min(times)
 
-    # Ten times the text: about 10 if linear, 100 if quadratic. The added millisecond drowns the clock's grain.
+    # Ten times the text: about 10 if linear, 100 if quadratic. The added millisecond exceeds the clock's resolution.
     assert cost(1_000_000) < 40 * (cost(100_000) + 0.001)
 
 

@@ -1,4 +1,4 @@
-"""Tools: what is told of them, and which arguments they take."""
+"""Tools: listings, and validation of arguments."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -133,7 +133,7 @@ def test_a_lambda_needs_a_name() -> None:
         tool(lambda: 1)
 
 
-# --- schemas written by hand -----------------------------------------------------------------------
+# --- handwritten schemas ---------------------------------------------------------------------------
 
 
 @pytest.mark.row("T08", "T09")
@@ -228,7 +228,7 @@ def test_invalid_header_annotation_is_refused() -> None:
         assert caught.value.kind == "tool_schema_invalid"
 
 
-# --- refusals ------------------------------------------------------------------------------------
+# --- rejected definitions ------------------------------------------------------------------------
 
 
 @pytest.mark.row("T11", "X09")

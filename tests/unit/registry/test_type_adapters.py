@@ -1,4 +1,4 @@
-"""Types: each as an argument and as a result, alone and inside others; its schema, its values, and what it refuses."""
+"""Types: each as an argument and as a result, alone and inside others; its schema, its values, and rejected values."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def _in_json(shape: str, value: Any) -> Any:
 
 
 def _described(shape: str, row: Row, own: Schema) -> tuple[Schema, dict[str, Schema]]:
-    """The schema of a type in a shape, where that stands in another, and all the definitions that there are."""
+    """The schema of a type in a shape, at its position within another, and all definitions."""
     known = {name: DEFINITIONS[name] for name in row.definitions}
     if shape == "optional":
         flat = get_origin(row.kind) in UNIONS
@@ -57,7 +57,7 @@ def _described(shape: str, row: Row, own: Schema) -> tuple[Schema, dict[str, Sch
 
 
 def _needed(schema: Schema, known: dict[str, Schema]) -> dict[str, Schema]:
-    """Of the definitions, those that a schema leads to."""
+    """The definitions that a schema refers to."""
     found: dict[str, Schema] = {}
     while more := {n for n in known if f'"#/$defs/{n}"' in json.dumps([schema, found])} - set(found):
         found |= {name: known[name] for name in more}
@@ -75,7 +75,7 @@ def test_argument_schema_matches_type(shape: str, row: Row) -> None:
     told = taking(_shaped(shape, row.kind)).definition.input_schema
     words = row.schema.get("description", "").partition("(")[0].strip()
     if shape == "optional" and words:
-        inner["description"] = words  # what is said of an option is said of the argument
+        inner["description"] = words  # an option's description becomes that of the argument
 
     expected = {"type": "object", "properties": {"value": inner}, "required": ["value"], "additionalProperties": False}
     assert told == expected | _with(known)
@@ -123,7 +123,7 @@ def test_invalid_argument_is_refused_with_reason(shape: str, row: Row) -> None:
         with pytest.raises(InvalidArguments) as caught:
             given(entry, _in_json(shape, wrong))
         is_told = all(sentence[0] == "$" for sentence in said)
-        places = where if is_told else where[:1]  # reading ends at the first
+        places = where if is_told else where[:1]  # decoding ends at the first
         told = [f"{fault['path']}: {fault['message']}" for fault in caught.value.data["errors"]]
         assert told == [place + sentence[1:] for place in places for sentence in said]
         assert jsonschema_rs.is_valid(entry.definition.input_schema, {"value": _in_json(shape, wrong)}) != is_told
@@ -165,7 +165,7 @@ def test_native_types_need_no_hooks() -> None:
         assert type_adapters.needs_hooks(kind)
 
 
-# --- texts -----------------------------------------------------------------------------------------------
+# --- string arguments ------------------------------------------------------------------------------------
 
 
 def test_texts_are_converted_to_types() -> None:

@@ -1,4 +1,4 @@
-"""Values without JSON are told by their type and place."""
+"""Errors about values without JSON name their type and path."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""JSON Schema: made from types, and compiled where it was written by hand."""
+"""JSON Schema: derived from types, and compiled from handwritten ones."""
 
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,4 +1,4 @@
-"""From a request to who answers it, and from an exception to what the peer may read."""
+"""Dispatch of a request to its handler, and conversion of exceptions to errors."""
 
 from typing import Any
 

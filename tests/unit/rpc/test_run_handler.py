@@ -1,4 +1,4 @@
-"""Getting calls going, and learning of their end."""
+"""Starting handlers, and reporting their end."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ async def threads() -> AsyncIterator[ThreadPool]:
 
 
 class Told:
-    """Who waits for the end of a call."""
+    """Records the end of a call."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[Any, BaseException | None]] = []

@@ -136,7 +136,7 @@ async def test_job_cancelled_while_running_is_not_reported(threads: ThreadPool) 
 
 
 async def test_posted_action_runs_before_the_job_ends(threads: ThreadPool) -> None:
-    """Also when another job has ended just before, and the loop has been told of that one already."""
+    """Also when another job has ended just before, and the loop already knows of that one."""
     seen: list[str] = []
     other_ended, all_ended = threading.Event(), threading.Event()
     done = asyncio.Event()
@@ -156,7 +156,7 @@ async def test_posted_action_runs_before_the_job_ends(threads: ThreadPool) -> No
 
     threads.submit(Job(other, lambda value, error: None))
     threads.submit(Job(work, told))
-    assert all_ended.wait(PATIENCE)  # the loop stands still meanwhile
+    assert all_ended.wait(PATIENCE)  # the loop is blocked meanwhile
     await asyncio.wait_for(done.wait(), PATIENCE)
     assert seen == ["other", "posted", "ended"]
 
@@ -206,6 +206,6 @@ def test_job_outliving_its_loop_ends_silently() -> None:
     before = alive()
     asyncio.run(begin())
     go.set()
-    eventually(lambda: threads[0]._idle)  # it is back, and waits for more
+    eventually(lambda: threads[0]._idle)  # it has returned to the pool
     threads[0].close()
     eventually(lambda: not alive() - before)

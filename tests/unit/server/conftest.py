@@ -1,4 +1,4 @@
-"""What tests of servers share: lives of a server on one file."""
+"""Fixtures of server tests: successive servers on one file."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

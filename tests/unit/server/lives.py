@@ -1,4 +1,4 @@
-"""Servers that live one after another on the same file, for tests of what they keep."""
+"""Successive servers on one SQLite file, for tests of durable state."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ TTL = 3600.0
 
 
 class Life:
-    """One life of a server on a file; the next one begins where it ends."""
+    """One server on a file; the next one continues where it ends."""
 
     def __init__(self, path: Path, clock: ManualClock, **options: Any) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class Life:
 
 
 class Lives:
-    """Lives of a server, one after another."""
+    """Successive runs of a server."""
 
     def __init__(self, path: Path, clock: ManualClock) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class Lives:
         self.now: Life | None = None
 
     async def begin(self, **options: Any) -> Life:
-        """The next one."""
+        """Start the next one."""
         await self.end()
         self.now = Life(self._path, self._clock, **options)
         return self.now
@@ -96,7 +96,7 @@ class Lives:
 
 
 class Slow:
-    """A store whose commits wait until they may go on, in some homes."""
+    """A store whose commits wait for the test, in some homes."""
 
     def __init__(self, store: SqliteStore, held: str) -> None:
         self._commit = store.commit

@@ -1,4 +1,4 @@
-"""Who may call a tool is shown it, and nobody else: the set that is listed is the set that can be called."""
+"""A tool is listed for the callers that may call it, and for no others: both sets are the same."""
 
 from typing import Any
 

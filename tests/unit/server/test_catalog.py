@@ -1,4 +1,4 @@
-"""What a server offers, and lists of it that are kept until something changes."""
+"""The catalog of a server, and its lists, cached until a change."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ NEWEST = Revision.V2025_11_25
 
 
 def make_offer(entries: int = 3, **options: Any) -> ServerCatalog:
-    """An offer as a server has it, since entries are made there."""
+    """A catalog as a server has it, since the server creates the entries."""
     server = Server("t", **options)
     for number in range(entries):
         server.add_tool(lambda: None, name=f"tool{number}", title="Tool")
@@ -130,7 +130,7 @@ def test_list_changed_during_encoding_is_encoded_again() -> None:
     offer.tools.remove("tool2")
 
     class Late:
-        """A tool during whose description, as by a thread, another one is added."""
+        """A tool that adds another one, as a thread might, while it is described."""
 
         key = "late"
         access = None

@@ -1,4 +1,4 @@
-"""One peer, served: how many calls at once, in what order, and what is left when it goes."""
+"""One connection of a server: concurrent calls, order, and cleanup."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ from trunkline.transports.memory import MemoryChannel
 
 
 class Gate:
-    """A server whose tools wait until they are let go."""
+    """A server whose tools wait for the test."""
 
     def __init__(self, **options: Any) -> None:
         self.observer = RecordingObserver()
@@ -144,7 +144,7 @@ async def test_full_queue_pauses_reading_until_half_empty() -> None:
         ping = peer.call("ping")
         last = gate.call(peer, 6)
         await turns()
-        assert peer.waiting() == []  # nothing is read any more, not even a ping
+        assert peer.waiting() == []  # the server reads nothing more, not even a ping
         assert len(peer.connection.session.incoming_requests) == 6
         gate.go.set()
         assert (await peer.answer_to(ping))["result"] == {}
@@ -158,7 +158,7 @@ async def test_ping_is_answered_while_calls_are_queued() -> None:
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         calls = [gate.call(peer, number) for number in range(3)]
-        assert await peer.quiet() == []  # a ping is answered, the calls are not
+        assert await peer.quiet() == []  # the ping has a response, the calls do not
         assert gate.began == [0]
         gate.go.set()
         for call in calls:
@@ -229,14 +229,14 @@ async def test_response_racing_a_timeout_is_harmless() -> None:
         asking = asyncio.ensure_future(peer.connection.request("ping"))
         asked = await peer.receive()
         peer.reply(asked, {})
-        asking.cancel()  # in the very turn in which the answer is on its way
+        asking.cancel()  # in the very turn in which the response is sent
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert await peer.quiet() == []  # there is nothing left to call off
+        assert await peer.quiet() == []  # there is nothing left to cancel
         assert peer.connection.session.outgoing_requests == {}
 
 
-# --- what cannot be sent ----------------------------------------------------------------------------------------------
+# --- messages that cannot be sent -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("thread", [False, True])
@@ -572,7 +572,7 @@ async def test_custom_channel_is_served() -> None:
     channel.open(server.connect(channel))
     channel.put(b'{"jsonrpc":"2.0","id":"a","method":"ping"}')
     await turns()
-    assert sent == ["a"]  # the answer names the request that it is about
+    assert sent == ["a"]  # the response names its request
     await channel.close()
 
 

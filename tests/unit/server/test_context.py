@@ -1,4 +1,4 @@
-"""What a handler sees of its call."""
+"""The context of a call."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from trunkline.testing import ManualClock, RawPeer
 async def seen_by_a_handler(
     look: Any, *, thread: bool = False, clock: ManualClock | None = None, **options: Any
 ) -> Any:
-    """What a handler finds out by looking at its context."""
+    """The values that a handler reads from its context."""
     server, found = Server("t", clock=clock), []
 
     async def tool(ctx: Context) -> str:

@@ -1,4 +1,4 @@
-"""Crash dumps: what is in them, and what is not."""
+"""Crash dumps: their content, and what they omit."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Dependencies: what handlers get from functions of the server's own."""
+"""Dependencies: values that handlers get from functions of the server."""
 
 import asyncio
 import sys
@@ -18,11 +18,11 @@ from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
 
 class Log(list[str]):
-    """What happened, in order."""
+    """Events, in order."""
 
 
 class Place:
-    """A value, and the thread that it was made on."""
+    """A value, and its thread."""
 
     def __init__(self, name: str = "place") -> None:
         self.name = name
@@ -42,7 +42,7 @@ def value_of(result: Any) -> Any:
     return result["structuredContent"]["result"]
 
 
-# --- what a dependency may be -------------------------------------------------------------------------------------
+# --- kinds of dependencies ----------------------------------------------------------------------------------------
 
 
 def plain() -> Place:
@@ -74,7 +74,7 @@ async def async_manager() -> AsyncIterator[Place]:
 
 
 class Called:
-    """An object that can be called."""
+    """A callable object."""
 
     def __call__(self) -> Place:
         return Place("Called")
@@ -121,7 +121,7 @@ async def test_shared_dependency_is_inspected_once() -> None:
         return 1
 
     deeper: Any = deepest
-    for _ in range(40):  # two ways to each: 2**40 ways down
+    for _ in range(40):  # two paths to each: 2**40 paths down
 
         async def needing(a: Annotated[int, Depends(deeper)], b: Annotated[int, Depends(deeper)]) -> int:
             return max(a, b)
@@ -212,7 +212,7 @@ async def test_all_kinds_of_handlers_support_dependencies() -> None:
     assert fourth["completion"]["values"] == ["x plain"]
 
 
-# --- what depends on what -----------------------------------------------------------------------------------------
+# --- dependencies of dependencies ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_thread", [False, True])
@@ -388,11 +388,11 @@ async def test_plain_dependency_of_async_handler_runs_on_a_thread(
     assert answers == [False, True]
 
 
-# --- however it ends ----------------------------------------------------------------------------------------------
+# --- cleanup ------------------------------------------------------------------------------------------------------
 
 
 class Ending:
-    """A server whose tool fails with a dependency of some kind around it; how that learnt of the end."""
+    """A server whose tool fails with a dependency of some kind around it; records how the dependency ended."""
 
     def __init__(self, kind: str, fail: Callable[[], Any], swallow: bool = False) -> None:
         self.heard: list[str] = []
@@ -567,7 +567,7 @@ async def test_teardown_waits_for_the_thread_that_uses_it(early: bool) -> None:
 
 
 class Occupied:
-    """A server whose one thread is busy until it is let go, and a tool that has to wait for it."""
+    """A server whose only thread is busy until the test releases it, and a tool that has to wait for it."""
 
     def __init__(self) -> None:
         self.go, self.running = threading.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a server says of itself to clients that do not greet, and how long what it lists may be kept."""
+"""server/discover, and the cache lifetime of lists."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a server holds while it serves."""
+"""The lifespan of a server."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ from trunkline.testing import RawPeer, RecordingObserver
 
 
 class Held:
-    """A server with a lifespan, and what happened to it."""
+    """A server with a lifespan, and the events of it."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -201,7 +201,7 @@ async def test_failed_start_for_a_client_leaves_nothing_behind() -> None:
     assert log == ["left"]
 
 
-# --- starting and ending again ---------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------------------
 
 
 async def test_closed_server_can_start_again() -> None:

@@ -1,4 +1,4 @@
-"""Middleware: what goes around every request that runs a handler."""
+"""Middleware around each request that runs a handler."""
 
 import asyncio
 import sys
@@ -284,7 +284,7 @@ async def test_middleware_sees_the_creation_of_a_task() -> None:
 
 async def test_middleware_wraps_founding_tasks() -> None:
     seen = list[Any]()
-    taps, RawPeer.taps = RawPeer.taps, []  # no official schema knows of these words
+    taps, RawPeer.taps = RawPeer.taps, []  # no official schema has these words
     try:
         async with RawPeer(server_of_tasks(seen)) as peer:
             await peer.initialize()

@@ -1,4 +1,4 @@
-"""What may be a secret is not told."""
+"""Redaction of possible secrets."""
 
 import time
 
@@ -11,7 +11,7 @@ CASES = [
     ("port 8000 is taken", "port 8000 is taken"),
     ("can't open the door", "can't open the door"),
     ("unsupported operand type(s) for +: 'int' and 'str'", "unsupported operand type(s) for +: …"),
-    # said by name
+    # by name
     ("Authorization: Bearer abc.def-ghi", "Authorization: …"),
     ("Authorization: Digest username=x, response=hunter2", "Authorization: …"),
     ("a basic dXNlcjpwYXNz", "a basic …"),
@@ -37,7 +37,7 @@ CASES = [
     ("cannot reach https://user:hunter2@host/db", "cannot reach https://…host/db"),
     ("postgres://u:p@hunter2@h/x is down", "postgres://…h/x is down"),
     ("GET https://h/cb?x=hunter2#y failed", "GET https://h/cb?… failed"),
-    # by its looks
+    # by shape
     ("-----BEGIN PRIVATE KEY-----\nMIIabc\nhunter\n-----END PRIVATE KEY----- is no key", "… is no key"),
     ("-----BEGIN PRIVATE KEY-----\nMIIabc\nhunter", "…"),
     ("card 4111111111111111 is refused", "card … is refused"),

@@ -1,4 +1,4 @@
-"""What can be said of entries when they are registered."""
+"""Options of entries on registration."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The store of a server: opened before it serves, closed when it has ended."""
+"""The store of a server: opened before serving, closed at its end."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from trunkline.testing.faulty_store import StoreFault
 
 
 class Slow(MemoryStore):
-    """Takes its time to open, and may fail."""
+    """Opens slowly, and may fail."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ async def test_store_is_opened_once_and_closed_at_the_end() -> None:
     server = Server("t", store=store, observers=[])
     starts = [asyncio.create_task(server.start()) for _ in range(2)]
     await asyncio.sleep(0)
-    starts[0].cancel()  # who stops waiting does not stop it for the other
+    starts[0].cancel()  # a cancelled waiter does not cancel it for the other
     store.go.set()
     await starts[1]
     assert store.opened == 1
@@ -78,7 +78,7 @@ async def test_default_store_is_new_for_each_run() -> None:
     assert stores[0] is not stores[1]
 
 
-# --- whether it can be written ------------------------------------------------------------------
+# --- write check --------------------------------------------------------------------------------
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -91,7 +91,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_unavailable_store_is_logged_once_each_way(
     caplog: pytest.LogCaptureFixture, trouble: Callable[[FaultyStore], StoreFault], why: str
 ) -> None:
-    """Also if nobody asks for anything."""
+    """Also without requests."""
     store = FaultyStore(MemoryStore())
     await store.open()
     monitor = StoreMonitor(store, interval=0.01, log_after=0.01)

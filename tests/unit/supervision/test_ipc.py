@@ -1,4 +1,4 @@
-"""What a supervisor and a worker say to each other."""
+"""Messages between a supervisor and a worker."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""When something that ended is started again."""
+"""When the policy restarts an ended process."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from trunkline.supervision.restart_policy import Decision, GiveUp, History, Rest
 
 
 def waits(times: int, how: RestartPolicy) -> list[Decision]:
-    """What is decided after each of so many attempts that fail in a row."""
+    """The decisions after so many failed attempts in a row."""
     history, decisions = History(), []
     for _ in range(times):
         history, decision = restart_policy.after_failure(history, how)

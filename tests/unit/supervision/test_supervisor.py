@@ -1,4 +1,4 @@
-"""A supervisor and workers that do next to nothing: how they are started again, and how they end."""
+"""A supervisor with minimal workers: restarts and shutdown."""
 
 import contextlib
 import json
@@ -94,7 +94,7 @@ class Crowd:
         return self.said.readline().strip()
 
     def says(self, end: str) -> None:
-        """Wait for a line with this end; others may come before it."""
+        """Wait for a line with this end; skip others."""
         while not (line := self.line()).endswith(end):
             assert line, f"it has ended without saying {end!r}"
 
@@ -103,7 +103,7 @@ class Crowd:
         return children(self.process.pid)
 
     def ask(self) -> list[str]:
-        """Which process answers, and how all of them stand."""
+        """The process that answers, and the states of all."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as line:
             return line.recv(1000).decode().split()
 
@@ -164,7 +164,7 @@ def test_stopped_supervisor_does_not_kill_workers(crowd: Any) -> None:
 
 
 def test_connection_of_a_dying_worker_is_redispatched(crowd: Any) -> None:
-    it = crowd(late=10 * PATIENCE).open()  # until a worker that only stands still is relieved of what it was handed
+    it = crowd(late=10 * PATIENCE).open()  # until a suspended worker loses its undelivered connections
     before, victim = it.pids, it.who()
     os.kill(victim, signal.SIGSTOP)
     with contextlib.ExitStack() as lines:

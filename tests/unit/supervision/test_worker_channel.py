@@ -1,4 +1,4 @@
-"""A worker's side of the line, with the supervisor's in a test's hands."""
+"""A worker's side of the IPC channel; the test plays the supervisor."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from trunkline.supervision.worker_table import STALE_AFTER
 
 
 class Station:
-    """A post, and who stands at the other end."""
+    """A worker channel, and its other end."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -46,7 +46,7 @@ class Station:
         there.close()
 
     async def hears(self, kind: bytes) -> Any:
-        """What it says next of a kind."""
+        """The next message of a kind."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 self._frames += self.line.receive()

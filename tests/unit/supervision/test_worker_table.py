@@ -1,4 +1,4 @@
-"""Whose turn it is, as a matter of values."""
+"""Selection of the next worker, as a pure function."""
 
 from trunkline.supervision.worker_table import STALE_AFTER, WorkerTable
 
@@ -84,7 +84,7 @@ def test_unacknowledged_ticket_becomes_overdue() -> None:
     rota.mark_dispatched(8, 1, 0.0)
     rota.release_ticket(8)
     assert (rota.assigned_worker(7), rota.assigned_worker(8)) == (0, None)
-    assert rota.overdue_tickets(STALE_AFTER) == []  # when the worker does not take it any more
+    assert rota.overdue_tickets(STALE_AFTER) == []  # when the worker no longer accepts it
     assert rota.overdue_tickets(STALE_AFTER * 1.2) == [7]
 
 

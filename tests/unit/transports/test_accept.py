@@ -1,4 +1,4 @@
-"""Accepting connections: how many descriptors they may take, and how long a peer has."""
+"""Accepting connections: their descriptor limit, and the deadline of a peer."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from trunkline.errors import TransportError
 from trunkline.fdlimit import DescriptorReserve
 from trunkline.transports.accept import Acceptor, bind, resolve
 
-ROOM = 20  # descriptors between what is open and the reserve
+ROOM = 20  # descriptors between the open ones and the reserve
 CLIENTS = 15
 
 
@@ -59,7 +59,7 @@ async def test_accepting_pauses_at_the_reserve_and_resumes(
 ) -> None:
     async with accepting(little_room) as (port, accepted):
         with contextlib.ExitStack() as clients:
-            for _ in range(CLIENTS):  # each takes a descriptor here, and one more when it is accepted
+            for _ in range(CLIENTS):  # each uses a descriptor here, and one more after accept
                 clients.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
             async with asyncio.timeout(PATIENCE):
                 while not caplog.records:

@@ -1,4 +1,4 @@
-"""An error of our own on one connection: reported as one incident, and the end of that connection alone."""
+"""An internal error on one connection: reported as one incident, and the end of that connection alone."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
 class Faulty(Recorder):
-    """A receiver that fails where it is told to."""
+    """A receiver that fails at a chosen call."""
 
     def __init__(self, place: "Place", channel: Channel) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Faulty(Recorder):
 
 
 class Place:
-    """A listener whose peers are handed to faulty receivers."""
+    """A listener whose peers get faulty receivers."""
 
     def __init__(self, **settings: Any) -> None:
         self.faults: set[str] = set()
@@ -73,7 +73,7 @@ class Place:
         self.fail_if("identify")
 
     async def failed(self, transport: str, error: str) -> ConnectionFailed:
-        """Return the one failure that was reported."""
+        """Return the one reported failure."""
         await until(lambda: self.seen.of(ConnectionFailed), "a report")
         [fact] = self.seen.of(ConnectionFailed)
         assert (fact.transport, str(fact.error)) == (transport, error)
@@ -86,7 +86,7 @@ Scenario = Callable[[], Awaitable[None]]
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario on a loop of its own."""
+    """Run a scenario on a new loop."""
 
     async def within(scenario: Scenario) -> None:
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""What every network transport passes its peers through."""
+"""The limits that all network transports apply to peers."""
 
 import pytest
 from tests.contract.lines import Recorder
@@ -14,7 +14,7 @@ BAD = Malformed(-32700, "not JSON")
 
 
 class Guarded:
-    """A guard, and a peer that has passed it."""
+    """The limits, and a peer that has passed them."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.clock, self.recorder, self.cut = ManualClock(), Recorder(), list[ChannelClosed]()

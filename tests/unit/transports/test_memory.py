@@ -59,7 +59,7 @@ async def test_paused_frames_are_delivered_before_closed() -> None:
     await ours.close()
     assert len(recorder.messages) == 1
     assert recorder.ends == [ChannelClosed("the other end closed")]
-    await asyncio.sleep(0)  # the hand-over that was scheduled finds nothing to do
+    await asyncio.sleep(0)  # the scheduled delivery finds nothing to do
     assert len(recorder.messages) == 1
 
 

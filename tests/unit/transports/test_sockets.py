@@ -1,4 +1,4 @@
-"""Sockets: getting through, waiting for clients, and what goes wrong below a channel."""
+"""Sockets: connecting, listening, and failures below a channel."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ async def test_unresolvable_host_is_reported() -> None:
 
 
 async def test_connect_timeout_is_reported() -> None:
-    with socket.socket() as silent:  # it takes the line, and never says hello
+    with socket.socket() as silent:  # it accepts the connection, and never sends a hello
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         connector = TcpConnector(
@@ -224,7 +224,7 @@ async def test_connection_during_listener_close_is_refused() -> None:
             except ssl.SSLWantReadError:
                 raw.send(outgoing.read())
                 incoming.write(await loop.sock_recv(raw, 1 << 16))
-                await listener.close()  # in the midst of the handshake
+                await listener.close()  # in the middle of the handshake
             else:
                 raw.send(outgoing.read())
                 return

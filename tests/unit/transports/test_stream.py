@@ -1,4 +1,4 @@
-"""Messages over bytes: framing, flow and the end, with both ends of the stream in our hands."""
+"""Messages over bytes: framing, flow control and close; the test has both ends of the stream."""
 
 import asyncio
 from typing import Any
@@ -22,11 +22,11 @@ def line(number: int) -> bytes:
 
 
 class Ends:
-    """Both ends of a stream, standing still: what is written stays unsent until it is taken."""
+    """Both ends of a stream without I/O: output stays unsent until the test reads it."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.keeps = False  # what is written
+        self.keeps = False  # the output
         self.unsent = 0
         self.reading: bool | None = None
         self.closed = False
@@ -54,7 +54,7 @@ class Ends:
 
 
 class Echo(Recorder):
-    """A receiver that answers every request on the spot."""
+    """A receiver that answers every request synchronously."""
 
     def __init__(self, channel: StreamChannel, answer: Any) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ async def test_received_messages_wait_while_writes_are_blocked() -> None:
     channel.open(echo, ends, ends)
     ends.keeps = True
     channel.feed(b"".join(map(line, range(MAX_BATCH * 3))))
-    assert len(echo.messages) == MAX_BATCH  # what was answered with those is more than may be unsent
+    assert len(echo.messages) == MAX_BATCH  # the responses to those exceed the output limit
     assert ends.unsent <= SETTINGS.unsent_limit
     for read in (2, 3):
         ends.unsent = 0
@@ -201,7 +201,7 @@ async def test_peer_that_never_reads_is_disconnected() -> None:
     ends.keeps = True
     waiting = asyncio.ensure_future(channel.drain())
     channel.feed(b"".join(map(line, range(MAX_BATCH))))
-    assert SETTINGS.unsent_limit < ends.unsent < SETTINGS.unsent_limit + 2000  # and not the answers to all of them
+    assert SETTINGS.unsent_limit < ends.unsent < SETTINGS.unsent_limit + 2000  # and not the responses to all of them
     assert ends.closed
     assert [closed.reason for closed in echo.ends] == [f"the peer left {ends.unsent} bytes unread"]
     await asyncio.wait_for(waiting, PATIENCE)
@@ -215,7 +215,7 @@ async def test_paused_receiver_gets_no_messages() -> None:
     channel, recorder, ends = make()
     channel.pause()
     assert ends.reading is False
-    channel.feed(line(1))  # was on its way already
+    channel.feed(line(1))  # was in flight already
     assert recorder.messages == []
     channel.resume()
     assert len(recorder.messages) == 1
@@ -294,7 +294,7 @@ async def test_unopened_channel_can_be_closed() -> None:
     await turns()
 
 
-# --- what a peer begins with -------------------------------------------------------------------------------
+# --- detection of the framing ------------------------------------------------------------------------------
 
 
 def strict() -> tuple[StreamChannel, Recorder, Ends]:
@@ -349,7 +349,7 @@ async def test_explicit_framing_overrides_the_peers(framing: Any, start: bytes) 
     assert len(recorder.messages) == 1
 
 
-# --- one end reads on ---------------------------------------------------------------------------------------
+# --- reading after a half-close -----------------------------------------------------------------------------
 
 
 @pytest.mark.row("N14")
@@ -373,7 +373,7 @@ async def test_client_reads_while_its_writes_are_blocked(*, reads_on: bool) -> N
     assert (ends.reading, recorder.ids) == (True, [1])
 
 
-# --- the end of what a peer says ------------------------------------------------------------------------------
+# --- end of input ---------------------------------------------------------------------------------------------
 
 
 async def test_eof_delivers_messages_to_a_paused_receiver() -> None:

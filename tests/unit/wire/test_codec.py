@@ -429,7 +429,7 @@ def test_a_decoder_raises_for_json_that_does_not_fit() -> None:
         codec.decoder(Point)(b'{"x":"1"}')
 
 
-# --- numbers that cannot be read ---------------------------------------------------------------------------------------
+# --- unreadable numbers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_wrap_prepends_content_length() -> None:
     assert LengthFramer(LIMIT).wrap("é".encode()) == b"Content-Length: 2\r\n\r\n\xc3\xa9"
 
 
-# --- which of the two ----------------------------------------------------------------------------
+# --- detection -----------------------------------------------------------------------------------
 
 
 @pytest.mark.row("X24")

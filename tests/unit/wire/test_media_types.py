@@ -1,4 +1,4 @@
-"""Media types: what a body is, and what a peer accepts."""
+"""Media types of bodies, and the Accept header."""
 
 import time
 

@@ -42,7 +42,7 @@ def test_event_without_data_updates_position() -> None:
 def test_position_updates_with_complete_event() -> None:
     decoder = SseDecoder(1000)
     assert decoder.feed(b"id: 5\ndata: x\n") == []
-    assert decoder.last_id is None  # whoever goes on from here must be given that event again
+    assert decoder.last_id is None  # a client that resumes here must get that event again
     assert decoder.feed(b"\n") == [SseEvent(b"x", "message", "5")]
     assert decoder.last_id == "5"
 

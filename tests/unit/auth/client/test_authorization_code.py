@@ -1,4 +1,4 @@
-"""What comes back from an authorization server, and what is made of it."""
+"""The authorization response, and its validation."""
 
 from urllib.parse import parse_qsl, urlencode, urlsplit
 

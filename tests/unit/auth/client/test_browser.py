@@ -1,4 +1,4 @@
-"""Opening pages: by argv, and only pages that may be opened."""
+"""Opening pages: by argv, and only allowed pages."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ SHELLISH = "https://a.example/?a=$(touch%20x)&b=`id`;c='\"|d>e<f*{g}~!%PATH%^&st
 
 
 def recorder(folder: Path, *, status: int = 0) -> Path:
-    """A browser that writes down what it was started with."""
+    """A browser that records its arguments."""
     script = folder / "browser"
     script.write_text(
         f"#!{sys.executable}\nimport os, sys\n"

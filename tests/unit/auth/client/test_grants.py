@@ -1,4 +1,4 @@
-"""Tokens for programs that nobody sits in front of."""
+"""Grants of unattended programs."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ async def test_client_credentials_token_is_renewed() -> None:
             there.now += 3600
             assert await called.call() == 200
         assert [form["grant_type"] for form in there.exchanges] == ["client_credentials"] * 2
-        assert [token for _, token in there.came].count(None) == 1  # nobody asked for the second one
+        assert [token for _, token in there.came].count(None) == 1  # not requested
         assert (there.exchanges[0]["scope"], there.exchanges[0]["resource"]) == ("notes", there.url)
 
 
@@ -162,11 +162,11 @@ def test_incomplete_credentials_are_refused(make: Any) -> None:
         make()
 
 
-# --- DPoP, through the whole engine ----------------------------------------------------------------
+# --- DPoP, through the token provider --------------------------------------------------------------
 
 
 def bound(there: Any, seen: list[dict[str, Any]]) -> None:
-    """Makes both servers want proofs, with a nonce of their own."""
+    """Make both servers require proofs, with a nonce of their own."""
     serve, token = there.serve, there.token
     there.kind = "DPoP"
     there.world.challenge = there.world.challenge.replace("Bearer", "DPoP")

@@ -1,4 +1,4 @@
-"""How a person gets to a login page and back: real sockets, real requests, a person who is a coroutine."""
+"""The user's way to a login page and back: real sockets, real requests, a user who is a coroutine."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ BACK = "code=abc&state=st%2Bate"
 
 
 async def said(port: int, request: str) -> str:
-    """What is answered to a request, up to the end of the connection."""
+    """The response to a request, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request.encode("latin-1"))
     answer = await reader.read()
@@ -42,7 +42,7 @@ def asks(uri: str, query: str = BACK, *, method: str = "GET", host: str | None =
 
 
 async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: object) -> tuple[str, str, list[str]]:
-    """One login, in which these requests are made one after the other: the redirect URI, the authorization response, the answers."""
+    """One login with these requests, one after the other: the redirect URI, the authorization response, the responses."""
     answers: list[str] = []
 
     async def open_page(url: str) -> None:
@@ -60,7 +60,7 @@ async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: 
         return waiting.redirect_uri, came, answers
 
 
-# --- a browser here -----------------------------------------------------------------------------
+# --- with a local browser -----------------------------------------------------------------------
 
 
 async def test_callback_url_is_returned_whole(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ async def test_silent_connection_does_not_end_the_wait() -> None:
 
     _, came, _ = await visited(leave)
     assert came.endswith(f"?{BACK}")
-    with silent[0] as left:  # who is still there is sent away
+    with silent[0] as left:  # remaining clients get a response
         left.settimeout(5)
         with contextlib.suppress(ConnectionResetError):
             assert left.recv(1) == b""
@@ -252,7 +252,7 @@ async def test_slow_browser_does_not_delay_callback() -> None:
     assert ended == [PAGE]
 
 
-# --- a terminal here, and programs that do it themselves ----------------------------------------
+# --- with a terminal, and with custom interaction -----------------------------------------------
 
 
 async def test_headless_login_reads_pasted_url(capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,7 +301,7 @@ asyncio.run(main())
 
 
 def at_a_terminal(patience: float, typed: bytes | None) -> str:
-    """What a program says that has a terminal, or none; its standard input is something else."""
+    """The output of a program with or without a terminal; its standard input is something else."""
     script = [sys.executable, "-c", AT_A_TERMINAL.replace("PATIENCE", str(patience))]
     master, slave = pty.openpty()
     if typed is not None:

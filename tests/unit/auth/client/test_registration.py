@@ -1,4 +1,4 @@
-"""Who we are to an authorization server: in which order, and what becomes of it."""
+"""Client registration: the order of methods, and storage of the result."""
 
 from typing import Any
 

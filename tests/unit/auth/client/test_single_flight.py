@@ -1,4 +1,4 @@
-"""Work that is done once for all who need it at the same time."""
+"""Work that runs once for all concurrent callers."""
 
 import asyncio
 

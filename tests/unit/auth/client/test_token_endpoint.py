@@ -1,4 +1,4 @@
-"""Token endpoints: how we prove there who we are, and what they say."""
+"""Token endpoints: client authentication, and responses."""
 
 from base64 import b64decode
 from typing import Any

@@ -1,4 +1,6 @@
-"""The engine, with real requests to a server that wants tokens: when it asks, what it asks for, and when it stops."""
+"""The token provider, with real requests to a server that requires tokens: when it requests tokens, for what, and when
+it stops.
+"""
 
 import asyncio
 from typing import Any
@@ -95,7 +97,7 @@ async def test_login_ends_when_all_callers_are_cancelled() -> None:
             assert left.is_set()
 
 
-# --- renewing --------------------------------------------------------------------------------------
+# --- refresh ---------------------------------------------------------------------------------------
 
 
 async def test_token_is_renewed_before_expiry_without_user() -> None:
@@ -107,7 +109,7 @@ async def test_token_is_renewed_before_expiry_without_user() -> None:
         there.now += 2
         assert await client.call() == 200
         assert (len(there.exchanges), len(there.visits)) == (2, 1)
-        assert [status for status, _ in there.came].count("tools/call") == 4  # none was refused but the first
+        assert [status for status, _ in there.came].count("tools/call") == 4  # only the first was rejected
         renewal = there.exchanges[1]
 
     assert (renewal["grant_type"], renewal["resource"], "scope" in renewal) == ("refresh_token", there.url, False)
@@ -247,7 +249,7 @@ async def test_short_lived_token_is_used_once() -> None:
         assert len(there.exchanges) == 3
 
 
-# --- when it stops ---------------------------------------------------------------------------------
+# --- limits ----------------------------------------------------------------------------------------
 
 
 async def test_refused_fresh_token_fails() -> None:
@@ -263,7 +265,7 @@ async def test_refused_fresh_token_fails() -> None:
             assert (failed.value.hop, len(there.visits)) == ("retry", 1)
             with pytest.raises(AuthorizationFailed):
                 await client.call()
-            assert len(there.visits) == 1  # asking again so soon would be in vain
+            assert len(there.visits) == 1  # another attempt so soon would be in vain
             there.now += 301
             with pytest.raises(AuthorizationFailed):
                 await client.call()
@@ -523,7 +525,7 @@ async def test_metadata_is_fetched_on_refusal_not_on_renewal() -> None:
             there.now += 10_000
             there.tokens.clear()
             await client.call()
-        assert len(there.visits) == 1  # each refresh token is good for one renewal
+        assert len(there.visits) == 1  # each refresh token is valid for one refresh
         assert [asked.what for asked in there.world.asked].count(SERVER) == 1
         assert [asked.what for asked in there.world.asked].count(REGISTER) == 1
 

@@ -1,4 +1,4 @@
-"""Where tokens are kept: in memory, and in files that nobody else can read."""
+"""Token stores: in memory, and in files that only the user can read."""
 
 import asyncio
 import os
@@ -165,7 +165,7 @@ async def test_symlinks_are_not_followed(folder: Path, tmp_path: Path) -> None:
     kept.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="symbolic link"):
         await store.get("a")
-    await store.put("a", b"y")  # takes the place of the link, and leaves alone what it pointed to
+    await store.put("a", b"y")  # replaces the link, and leaves its target alone
     assert await store.get("a") == b"y"
     assert (tmp_path / "elsewhere").read_bytes().endswith(b"x")
 
@@ -327,7 +327,7 @@ async def test_lock_of_killed_process_is_free(folder: Path) -> None:
         await waiting
 
 
-# --- where --------------------------------------------------------------------------------------
+# --- location -----------------------------------------------------------------------------------
 
 
 def test_default_folder_by_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tokens: what is read, what is kept, what is never shown."""
+"""Tokens: parsing, storage, and redaction."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The doctor of authorization: in a healthy world it finds nothing; in a world with one fault it names the hop."""
+"""The auth doctor: in a valid setup it finds nothing; in a setup with one fault it names the hop."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,7 +47,7 @@ async def at_10_0_0_7(_: str) -> Sequence[str]:
 
 
 async def look(world: World, url: str | None = None, **options: Any) -> list[Finding]:
-    """What the doctor finds; every name that is not this machine's is at a private address."""
+    """The doctor's findings; all other names resolve to a private address."""
     settings = Settings(egress_timeout=10.0)
     egress = Egress(EgressPolicy.for_url(world.url, settings), settings=settings, resolve=at_10_0_0_7)
     return await examine(url or world.url, egress, **options)
@@ -62,7 +62,7 @@ def told(findings: list[Finding], *verdict: str) -> list[tuple[str, str]]:
     return [(finding.hop, finding.clause) for finding in findings if finding.verdict in verdict]
 
 
-# --- nothing wrong ------------------------------------------------------------------------------
+# --- no fault -----------------------------------------------------------------------------------
 
 
 async def test_healthy_servers_have_no_problems(there: World) -> None:
@@ -124,11 +124,11 @@ async def test_openid_metadata_and_bare_challenge_suffice(there: World) -> None:
     assert there.at(OPENID) in next(f.seen for f in findings if f.hop == "authorization-server-metadata")
 
 
-# --- one thing wrong ----------------------------------------------------------------------------
+# --- one fault ----------------------------------------------------------------------------------
 
 
 class Fault(NamedTuple):
-    """What is broken, and what the doctor has to say first."""
+    """The broken part, and the doctor's first finding."""
 
     broken: Callable[[World], None]
     hop: str
@@ -387,7 +387,7 @@ def test_unencrypted_server_with_tokens_fails(status: int, verdict: str) -> None
     assert finding.clause == "RFC 6750, section 5.3; MCP authorization, Communication Security"
 
 
-# --- not wrong, but worth telling ---------------------------------------------------------------
+# --- warnings -----------------------------------------------------------------------------------
 
 REFRESH = "MCP authorization, Refresh Tokens"
 WARNINGS = {

@@ -1,4 +1,4 @@
-"""An issuer of tokens on this machine: real metadata, real keys, real signatures, over real HTTP."""
+"""A token issuer on this machine: real metadata, real keys, real signatures, over real HTTP."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ BEGIN = 1_700_000_000.0
 
 
 class Wall:
-    """A clock on the wall that stands still until it is moved."""
+    """A manual wall clock."""
 
     def __init__(self) -> None:
         self.time = BEGIN
@@ -28,7 +28,7 @@ class Wall:
 
 
 class Issuer:
-    """Signs tokens, and publishes what is needed to verify them."""
+    """Signs tokens, and publishes its verification keys."""
 
     def __init__(self, wall: Wall, url: str) -> None:
         self.wall = wall
@@ -37,20 +37,20 @@ class Issuer:
         self.published = [self.key]
         self.metadata: dict[str, Any] = {"jwks_uri": f"{url}/keys", "introspection_endpoint": f"{url}/introspect"}
         self.down = False
-        self.held: asyncio.Event | None = None  # answers wait for it
-        self.known: dict[str, Any] = {}  # what is said about opaque tokens
+        self.held: asyncio.Event | None = None  # responses wait for it
+        self.known: dict[str, Any] = {}  # the introspection responses
         self.asked: Counter[str] = Counter()
         self.sent: list[tuple[dict[str, str], dict[str, list[str]]]] = []
 
     def token(self, *, key: SigningKey | None = None, header: Any = None, **claims: Any) -> str:
-        """A token that holds for an hour; a claim that is None is left out."""
+        """A token that is valid for an hour; None omits a claim."""
         now = self.wall()
         usual = {"iss": self.url, "aud": "http://localhost:1", "sub": "ada", "exp": now + 3600, "iat": now}
         said = {name: value for name, value in {**usual, **claims}.items() if value is not None}
         return (key or self.key).sign(said, header)
 
     def rotate(self, kid: str = "second") -> None:
-        """Another key, which alone is published from now on."""
+        """Replace the signing key; only the new one is published."""
         self.key = SigningKey.generate("ES256", kid=kid)
         self.published = [self.key]
 
@@ -71,7 +71,7 @@ class Issuer:
                 return 404, {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, one request."""
+        """Serve one request on one connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for line in head[1:] if line for name, _, value in [line.partition(": ")]}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -87,7 +87,7 @@ class Issuer:
 
 @asynccontextmanager
 async def issuing(wall: Wall | None = None) -> AsyncIterator[Issuer]:
-    """An issuer, as long as it is needed."""
+    """An issuer, for the duration of a test."""
     listening = socket.create_server(("127.0.0.1", 0))
     made = Issuer(wall or Wall(), f"http://127.0.0.1:{listening.getsockname()[1]}")
     async with await asyncio.start_server(made.serve, sock=listening):
@@ -95,5 +95,5 @@ async def issuing(wall: Wall | None = None) -> AsyncIterator[Issuer]:
 
 
 def bearer(token: str) -> str:
-    """What stands in the header Authorization."""
+    """The Authorization header."""
     return f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""Who is let in, and what others are told: with real tokens, against a whole application."""
+"""The authenticator: accepted tokens and challenges, with real tokens, against a whole application."""
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -146,7 +146,7 @@ async def test_missing_server_scopes_get_403_with_all_scopes() -> None:
         assert (answer.status, kind(answer)) == (403, "authorization_failed")
         params = challenge(answer).params
         assert params["error"] == "insufficient_scope"
-        assert params["scope"] == "more notes"  # what it has stays, other than what is between it and its issuer
+        assert params["scope"] == "more notes"  # it keeps its members, apart from those between it and its issuer
         assert params["resource_metadata"] == f"http://localhost:1{WELL_KNOWN}"
 
 
@@ -251,7 +251,7 @@ async def test_key_rotation_invalidates_cache() -> None:
         assert (await ping(host, old)).status == 200
         issuer.rotate()
         issuer.wall.advance(40)
-        assert (await ping(host, old)).status == 200  # nobody has heard of it
+        assert (await ping(host, old)).status == 200  # unknown to the issuer
         assert (await ping(host, bearer(issuer.token()))).status == 200
         assert kind(await ping(host, old)) == "invalid_token"
 
@@ -308,7 +308,7 @@ async def test_custom_verifier() -> None:
         assert (await ping(host, bearer("bob.x"))).status == 401
 
 
-# --- tokens that are bound to a key ---------------------------------------------------------------------------------
+# --- DPoP-bound tokens ----------------------------------------------------------------------------------------------
 
 
 def proof(key: SigningKey, token: str, wall: Wall, *, method: str = "POST", **claims: Any) -> str:
@@ -367,7 +367,7 @@ async def test_bound_tokens_can_be_required_or_refused() -> None:
             assert "dpop_signing_alg_values_supported" not in (await host.ask("GET", path=WELL_KNOWN)).json
 
 
-# --- what anybody may read ------------------------------------------------------------------------------------------
+# --- public documents -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("AUT-03")
@@ -422,7 +422,7 @@ async def test_public_url_is_the_audience() -> None:
             assert (await ping(host, bearer(issuer.token(aud="http://localhost:1/mcp")), path="/mcp")).status == 401
 
 
-# --- what is refused before anybody comes -----------------------------------------------------------------------------
+# --- invalid configuration --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("SEC-01")

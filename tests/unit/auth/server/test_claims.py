@@ -1,4 +1,4 @@
-"""What must be true of an access token, and who it is about."""
+"""Claims of an access token: validation, and its principal."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_valid_claims_give_principal() -> None:
     assert (who.subject, who.issuer, who.client) == ("ada", RULES.issuer, "app")
     assert who.scopes == {"a", "b"}
     assert who.claims["tenant"] == "t"
-    assert verified.expires == NOW + 90  # until the clocks agree that it is over
+    assert verified.expires == NOW + 90  # until it has expired by both clocks
     assert verified.key is None
 
 

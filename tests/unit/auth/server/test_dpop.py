@@ -1,4 +1,4 @@
-"""Proofs of DPoP, as a server looks at them."""
+"""Verification of DPoP proofs."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ def made_for(
     header: dict[str, Any] | None = None,
     **claims: Any,
 ) -> str:
-    """A proof for one request; a claim that is None is left out."""
+    """A proof for one request; None omits a claim."""
     ath = base64.urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).rstrip(b"=").decode()
     usual = {"htm": method, "htu": url, "iat": now, "jti": f"id-{next(_ids)}", "ath": ath}
     said = {name: value for name, value in {**usual, **claims}.items() if value is not None}
@@ -118,7 +118,7 @@ def test_nonce_must_be_present_and_fresh() -> None:
         check(known, made())
     nonce = known.nonce(NOW)
     check(known, made(nonce=nonce))
-    check(known, made(nonce=nonce, iat=NOW + 301), now=NOW + 301)  # the one before is good for as long again
+    check(known, made(nonce=nonce, iat=NOW + 301), now=NOW + 301)  # the previous one is valid for as long again
     with pytest.raises(NonceRequired):
         check(known, made(nonce=nonce, iat=NOW + 602), now=NOW + 602)
     assert ProofVerifier().nonce(NOW) is None

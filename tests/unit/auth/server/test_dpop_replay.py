@@ -1,4 +1,4 @@
-"""The memory of used DPoP proofs: bounded, and fair to every key."""
+"""The replay cache of DPoP proofs: bounded, and fair to every key."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Tokens that only their issuer understands."""
+"""Introspection of opaque tokens."""
 
 import base64
 from typing import Any

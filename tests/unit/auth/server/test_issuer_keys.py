@@ -1,4 +1,4 @@
-"""The keys of an issuer: when they are fetched, and what is done while they cannot be."""
+"""The keys of an issuer: when the server fetches them, and behaviour while it cannot."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ NOW = 1_000_000.0
 
 
 class Published:
-    """What is fetched, and how often."""
+    """The published keys, and the number of fetches."""
 
     def __init__(self) -> None:
         self.key = SigningKey.generate(kid="one")
@@ -53,7 +53,7 @@ async def test_concurrent_callers_share_one_fetch() -> None:
     it.held = asyncio.Event()
     waiting = [asyncio.ensure_future(it.keys.refresh(NOW)) for _ in range(5)]
     await asyncio.sleep(0)
-    waiting[0].cancel()  # the one who began it
+    waiting[0].cancel()  # the caller that began it
     it.held.set()
     assert len({id(keys) for keys in await asyncio.gather(*waiting[1:])}) == 1
     assert it.fetched == 1
@@ -66,7 +66,7 @@ async def test_stale_keys_are_refreshed_by_one_caller() -> None:
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is None
     looking = asyncio.ensure_future(it.keys.refresh(NOW + REFRESH_AFTER))
     await asyncio.sleep(0)
-    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is old  # the others go on
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is old  # the others continue
     it.held.set()
     assert await looking is old  # nothing has changed
     assert (it.fetched, it.changed) == (2, 1)
@@ -123,7 +123,7 @@ async def test_old_keys_last_a_day_while_issuer_is_down() -> None:
     old = await it.keys.refresh(NOW)
     it.error = OSError("away")
     assert await it.keys.refresh(NOW + REFRESH_AFTER) is old
-    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER + 1) is old  # not asked again at once
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER + 1) is old  # no second request at once
     assert await it.keys.refresh(NOW + MAX_AGE - 1) is old
     with pytest.raises(OSError, match="away"):
         await it.keys.refresh(NOW + MAX_AGE + RETRY_INTERVAL)

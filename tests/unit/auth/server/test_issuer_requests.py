@@ -16,7 +16,7 @@ GOOD = Verified(Principal("ada"))
 
 
 class Asked:
-    """An issuer that knows some tokens, and counts what it is asked. With `held` answers wait for it."""
+    """An issuer that knows some tokens, and counts its requests. With `held` the responses wait."""
 
     def __init__(self, *good: str, held: asyncio.Event | None = None, down: bool = False) -> None:
         self.good = good
@@ -105,7 +105,7 @@ async def test_address_with_rejected_tokens_is_limited() -> None:
     results = [await outcome(requests, issuer, f"made-up {number}") for number in range(300)]
     assert results == ["BadToken"] * 60 + ["TooManyRejected"] * 240
     assert len(issuer.tokens) == 60
-    assert await outcome(requests, issuer, "made-up 0") == "BadToken"  # remembered, which costs nothing
+    assert await outcome(requests, issuer, "made-up 0") == "BadToken"  # cached, which costs nothing
     assert await outcome(requests, issuer, "known", address="192.0.2.2") == "Verified"
     with pytest.raises(TooManyRejected, match="try again in 1 s") as refused:
         await verify(requests, issuer, "known")

@@ -1,4 +1,4 @@
-"""Signed tokens, verified with the keys that an issuer really publishes."""
+"""Signed tokens, verified with the published keys of an issuer."""
 
 from collections.abc import Awaitable
 
@@ -46,7 +46,7 @@ async def test_key_rotation_is_followed() -> None:
         with pytest.raises(BadToken):
             await verified(jwt, issuer, old)
         issuer.rotate("third")
-        with pytest.raises(BadToken):  # the last look is too short a while ago
+        with pytest.raises(BadToken):  # the last fetch is too recent
             await verified(jwt, issuer, issuer.token())
         assert issuer.asked["/keys"] == 2
         issuer.wall.advance(RETRY_INTERVAL)
@@ -81,7 +81,7 @@ async def test_moved_keys_are_discovered_again() -> None:
         issuer.metadata["jwks_uri"] = f"{issuer.url}/nowhere"
         issuer.rotate()
         issuer.wall.advance(RETRY_INTERVAL)
-        await verified(jwt, issuer, issuer.token())  # still at the old place
+        await verified(jwt, issuer, issuer.token())  # still at the old location
         issuer.down = True
         issuer.wall.advance(700)
         await verified(jwt, issuer, issuer.token())

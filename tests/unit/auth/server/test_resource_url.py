@@ -1,4 +1,4 @@
-"""Where a server is, as its clients see it."""
+"""The URL of a server, as its clients see it."""
 
 from typing import Any
 

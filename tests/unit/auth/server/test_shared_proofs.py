@@ -1,4 +1,4 @@
-"""Proofs of DPoP that come to any of several servers on one file: each is good once for all of them together."""
+"""DPoP proofs at several servers on one file: each proof is valid once for all of them together."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ KEY = SigningKey.generate()
 
 
 class House:
-    """Servers that know each other by their file alone."""
+    """Servers that share only their file."""
 
     def __init__(self, issuer: Issuer, hosts: list[Host], stores: list[SqliteStore]) -> None:
         self.issuer = issuer

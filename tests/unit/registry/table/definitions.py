@@ -1,4 +1,4 @@
-"""What the classes of the table are described as."""
+"""The schema definitions of the classes in the table."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The classes that are in the table of types."""
+"""The classes in the table of types."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -91,7 +91,7 @@ class PydanticPoint:
 
 
 class Report(pydantic.BaseModel, extra="forbid"):
-    """What is written is not what is read."""
+    """Its encoded form differs from its decoded one."""
 
     day: date = pydantic.Field(validation_alias="on", serialization_alias="day")
     count: int = pydantic.Field(alias="howMany", ge=0)
@@ -151,7 +151,7 @@ class Dog(Struct, tag=True):
 
 @dataclass
 class Tree:
-    """Holds itself, beside what msgspec would not have beside it."""
+    """Refers to itself, and has a field that msgspec would not accept beside that."""
 
     label: Annotated[str, at.MinLen(1)]
     below: "list[Tree | Circle]" = field(default_factory=list)
@@ -178,7 +178,7 @@ class Place:
 
 @dataclass
 class Mixed:
-    """All kinds of classes beside each other."""
+    """All kinds of classes as fields."""
 
     a: StructPoint
     b: AttrsPoint

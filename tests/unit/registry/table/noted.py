@@ -1,4 +1,4 @@
-"""Types with limits and words about them."""
+"""Types with constraints and descriptions."""
 
 from datetime import date, datetime, timedelta
 from decimal import Decimal

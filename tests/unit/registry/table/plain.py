@@ -1,4 +1,4 @@
-"""Types that need no class of their own, and enums."""
+"""Types that need no class, and enums."""
 
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal

@@ -8,20 +8,20 @@ Schema = dict[str, Any]
 
 
 class Row(NamedTuple):
-    """A type: its schema where it stands inside of another, a value, and three that do not fit.
+    """A type: its schema within another one, a value, and three invalid values.
 
-    What is said of those begins with `$`, for where the value stands, or with `@` where no schema can tell.
+    The errors of those begin with `$`, for the path of the value, or with `@` where no schema can express it.
     """
 
     kind: Any
     schema: Schema
     value: Any  # in JSON
     python: Any  # the same in Python
-    wrong: tuple[tuple[Any, ...], ...]  # values, and what is said of each
-    definitions: tuple[str, ...] = ()  # the names of those that it needs
-    result: Schema | None = None  # its schema as a result, if that is another
+    wrong: tuple[tuple[Any, ...], ...]  # values, and the error for each
+    definitions: tuple[str, ...] = ()  # the names of the definitions that it needs
+    result: Schema | None = None  # its schema as a result, if different
 
 
 def loose(name: str) -> Schema:
-    """The schema of a result that may have a format: the format is named, and any string will do."""
+    """The schema of a result that may have a format: it names the format, and accepts any string."""
     return {"type": "string", "anyOf": [{"format": name}, {}]}

@@ -1,4 +1,4 @@
-"""Tools made of nothing but a type, and what they do with values."""
+"""Tools for a single type, and their handling of values."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def returning(kind: Any) -> ToolEntry:
 
 
 def given(entry: ToolEntry, value: Any) -> Any:
-    """What the function of a tool gets for a value in JSON."""
+    """The argument that the function of a tool gets for a value in JSON."""
     raw = msgspec.json.encode({"value": value})
     try:
         arguments = entry.decode(raw)
@@ -52,7 +52,7 @@ def given(entry: ToolEntry, value: Any) -> Any:
 
 
 def answered(kind: Any, value: Any) -> Any:
-    """What a tool that returns a type answers with, which fits its schema; the text says the same."""
+    """The structured result of a tool that returns a type, which fits its schema; the text is equal."""
     output = returning(kind).output
     result = msgspec.json.decode(msgspec.json.encode(output.convert(value, None)))
     schema = output.wrapped_schema()

@@ -1,4 +1,4 @@
-"""Who may see what: found once for all who hold the same scopes, and never later than what is shown."""
+"""Access rules: evaluated once for all callers with the same scopes, and never after the listing."""
 
 import json
 from typing import Any
@@ -156,7 +156,7 @@ def test_page_with_cursor_is_cached_per_principal() -> None:
     assert again is pages[0]
 
 
-# --- what a server has ----------------------------------------------------------------------------------
+# --- scopes of a server ---------------------------------------------------------------------------------
 
 
 def test_catalog_names_scoped_and_undeclared_entries() -> None:

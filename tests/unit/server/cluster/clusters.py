@@ -1,4 +1,4 @@
-"""Processes that share a store, each with a clock of its own, for tests of what they know of each other."""
+"""Processes that share a store, each with its own clock, for tests of membership."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ BEAT = SECONDS / 3
 
 
 class Watching(RecordingObserver):
-    """Keeps facts, and has who waits for one know when it is there."""
+    """Records facts, and wakes waiters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class Watching(RecordingObserver):
         self._news.set()
 
     def steps(self, process: str | None = None) -> list[str]:
-        """What has happened, to one process or to any."""
+        """The events so far, of one process or of all."""
         return [fact.step for fact in self.of(CrewStep) if process in (None, fact.process)]
 
     async def until(self, step: str, times: int = 1) -> str:
-        """Waits until something has happened so many times; gives the name of whom it has happened to last."""
+        """Wait for the nth event of a kind; return the node of the last one."""
         async with asyncio.timeout(PATIENCE):
             while len(found := [fact.process for fact in self.of(CrewStep) if fact.step == step]) < times:
                 self._news.clear()
@@ -45,13 +45,13 @@ class Watching(RecordingObserver):
 
 
 class FaultyStore(SqliteStore):
-    """A store whose leases are counted, and which may be away."""
+    """A store that counts its leases, and can be unavailable."""
 
     def __init__(self, path: Path, clock: ManualClock) -> None:
         super().__init__(path, clock=clock)
         self.asked: list[str] = []
         self.away = False
-        self.but: str | None = None  # of whom it answers all the same
+        self.but: str | None = None  # nodes for which it works all the same
         self.slow: asyncio.Event | None = None
 
     def acquire(self, name: str, *rest: Any, **more: Any) -> "asyncio.Future[Any]":
@@ -107,18 +107,18 @@ class Member:
         return self.cluster.name
 
     async def beat(self, seconds: float = BEAT) -> None:
-        """Lets time go by, and what falls due with it be done."""
+        """Let time pass, and run what falls due."""
         self.clock.advance(seconds)
         if (beating := self.cluster._heartbeat._renewal) is not None:
             await asyncio.wait([beating])
 
     async def vanish(self) -> None:
-        """Ends as a process does that is killed: nobody is told, and nothing is given back."""
+        """End like a killed process: without a message, and without releasing its lease."""
         await self.cluster.close()
 
 
 async def round_trip(one: Member, other: Member) -> None:
-    """When this returns, each has heard what the other had sent before, and what was said to that."""
+    """When this returns, each has received the other's earlier messages, and the replies to them."""
     async with asyncio.timeout(PATIENCE):
         for sender, receiver in ((one, other), (other, one), (one, other)):
             assert sender.cluster.send(receiver.name, b"p", b"")
@@ -133,7 +133,7 @@ class Crews:
         self._all: list[Member] = []
 
     async def one(self) -> Member:
-        """One more, which has joined, and of which all others have heard."""
+        """Add a process that has joined and is known to all others."""
         clock = ManualClock(start=1_000_000.0)
         store = FaultyStore(self._path, clock)
         await store.open()
@@ -154,7 +154,7 @@ class Crews:
 
 
 async def on_redis(url: str, seconds: float = SECONDS) -> Member:
-    """A process on a Redis, on whose clock and its own time goes by."""
+    """A process on Redis; time passes on its clock and on that of Redis."""
     store = RedisStore(url, prefix="crew")
     await store.open()
     member = Member(store, LoopClock(asyncio.get_running_loop()), seconds)

@@ -1,4 +1,4 @@
-"""Processes that share a store: who is there, who is dead, and what they confirm to each other."""
+"""Processes that share a store: membership, failure detection, and acknowledged messages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
     await made.end()
 
 
-# --- who is there ------------------------------------------------------------------------------------
+# --- membership --------------------------------------------------------------------------------------
 
 
 async def test_joining_process_and_its_peers_know_each_other(crews: Crews) -> None:
@@ -99,7 +99,7 @@ async def test_cluster_survives_redis_restart(
     redis.kill()
 
 
-# --- being told ----------------------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------------
 
 
 async def test_broadcast_completes_after_all_acknowledgements(crews: Crews) -> None:
@@ -155,7 +155,7 @@ async def test_repeated_broadcast_is_acknowledged_again(crews: Crews) -> None:
     third.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
-    one.cluster._broadcasts._pending.set_recipients({other.name, third.name})  # as if what it said had been lost
+    one.cluster._broadcasts._pending.set_recipients({other.name, third.name})  # as if its message had been lost
     one.cluster.lost(other.name)
     await round_trip(one, other)
     assert other.heard == [(one.name, b"news")]
@@ -192,7 +192,7 @@ async def test_unacknowledged_broadcast_is_resent_then_given_up(crews: Crews) ->
     assert (other.missed, len(other.heard)) == (1, 1)
 
 
-# --- who is dead ---------------------------------------------------------------------------------------
+# --- dead processes ------------------------------------------------------------------------------------
 
 
 async def test_peer_with_recent_heartbeat_is_alive_without_store_check(crews: Crews) -> None:
@@ -209,7 +209,7 @@ async def test_peer_with_recent_heartbeat_is_alive_without_store_check(crews: Cr
 
 async def test_silent_peer_that_holds_its_lease_is_alive(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    other.cluster._membership._bus, bus = None, other.cluster._membership._bus  # nobody hears it
+    other.cluster._membership._bus, bus = None, other.cluster._membership._bus  # no process receives it
     await other.cluster._membership.lease.renew()
     one.clock.advance(0)
     one.cluster._peers.mark_alive(other.name, one.clock.now())
@@ -284,7 +284,7 @@ async def test_eviction_check_is_retried_after_store_failure(crews: Crews) -> No
     assert one.seen.of(HandlerFailed) == []
 
 
-# --- being dead ----------------------------------------------------------------------------------------
+# --- eviction ------------------------------------------------------------------------------------------
 
 
 async def test_evicted_process_rejoins_under_another_name(crews: Crews) -> None:
@@ -308,7 +308,7 @@ async def test_broadcast_between_names_is_sent_under_the_next_name(crews: Crews)
     await loses_its_name(one, other)
     assert (other.deposed, other.cluster.peers, other.cluster.alone) == (1, frozenset(), False)
     telling = other.cluster.broadcast_reliably(b"t", b"without a name")
-    assert not other.cluster.send(one.name, b"t", b"")  # so that a request is not taken for begun
+    assert not other.cluster.send(one.name, b"t", b"")  # so that a request does not count as started
     await other.beat()
     assert telling is not None
     assert not telling.done()
@@ -333,7 +333,7 @@ async def test_pending_broadcast_is_resent_under_the_next_name(crews: Crews) -> 
 
 
 async def loses_its_name(one: Member, other: Member) -> None:
-    """Another declares a process dead, which has no way to another name for now."""
+    """Another process evicts one, which cannot rejoin for now."""
     other.store.away, other.store.but = True, f"process/{other.name}"
     for _ in range(3):
         await one.beat()
@@ -426,7 +426,7 @@ async def test_slow_store_causes_no_eviction(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
-    await asyncio.sleep(0)  # it asks while it is sure of itself
+    await asyncio.sleep(0)  # it asks while its lease is valid
     one.clock.advance(2 * SECONDS)
     one.store.slow.set()
     assert await one.seen.until("Regain") == one.name

@@ -1,5 +1,6 @@
-"""The identity of the store: processes of unlike identity are unlike deployments, and a store that loses its data gets
-another one."""
+"""The identity of the store: processes with different identities are different deployments, and a store that loses its
+data gets a new one.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -105,7 +106,7 @@ async def test_lease_is_not_valid_before_store_identity_is_known(crews: Crews) -
 
 
 async def lose_data(store: Store, *names: str) -> None:
-    """Deletes what a store keeps of processes, as if it had lost all."""
+    """Delete the membership data of a store, as if it had lost all."""
     await store.commit([Delete(IDENTITY)])
     for name in names:
         lease = await store.acquire(f"process/{name}", "nobody", 1, over=(await held(store, name)).token)

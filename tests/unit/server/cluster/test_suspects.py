@@ -1,4 +1,4 @@
-"""Who was lost sight of is not sent anything before it is heard of again, or known to be gone."""
+"""Suspected peers get no messages until a heartbeat arrives or they are evicted."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ async def test_suspected_peer_that_departed_is_not_reachable(crews: Crews) -> No
 async def test_silent_suspect_is_awaited_until_evicted(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     await round_trip(one, other)
-    other.cluster.heard = lambda *_: None  # it stands still
+    other.cluster.heard = lambda *_: None  # it is suspended
     one.cluster.lost(other.name)
     there = asyncio.ensure_future(one.cluster.wait_until_reachable(other.name))
     for _ in range(2):

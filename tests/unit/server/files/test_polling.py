@@ -1,4 +1,4 @@
-"""Things are looked at every so often, one look after the other."""
+"""Periodic polling, one poll after the other."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from trunkline.testing import ManualClock
 
 
 class Watched:
-    """A poll of things whose states are given by hand, and whose looks wait until they are let go."""
+    """A poll of states that the test sets, and which waits for the test."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -38,14 +38,14 @@ class Watched:
         return self.states[key]
 
     async def settle(self) -> None:
-        """Waits until the look that has begun is over, and told of."""
+        """Wait until the current poll has ended and been reported."""
         self.go.set()
         while self.poll._job is not None:
             await asyncio.sleep(0)
 
 
 async def begun() -> Watched:
-    """A poll in the middle of a look at one thing."""
+    """A poll that is under way."""
     watched = Watched()
     watched.go.clear()
     watched.see("a", 1)
@@ -88,7 +88,7 @@ async def test_poll_finished_after_close_changes_nothing() -> None:
     first, watched.go = watched.go, threading.Event()
     watched.looking.clear()
     watched.see("a", 1)
-    watched.clock.advance(1)  # a second look, while the first one is still at it
+    watched.clock.advance(1)  # a second poll, while the first one is under way
     assert await asyncio.to_thread(watched.looking.wait, 10)
     first.set()
     await watched.threads.run(lambda: None)
@@ -102,7 +102,7 @@ async def test_state_set_during_a_poll_wins() -> None:
     watched = await begun()
     watched.see("a", 2)
     assert watched.told == ["a"]
-    watched.states["a"] = 3  # which the look, that began before, finds
+    watched.states["a"] = 3  # which the poll, that began before, finds
     await watched.settle()
     assert watched.told == ["a"]
     watched.clock.advance(1)

@@ -1,4 +1,4 @@
-"""How files share a budget while they are read."""
+"""The shared memory budget of file reads."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ async def test_shares_are_granted_in_order() -> None:
 
     tasks = [asyncio.create_task(take(size)) for size in (9, 1, 2)]
     await asyncio.sleep(0)
-    assert not budget.try_take(1)  # there is room, and others have been waiting for it
+    assert not budget.try_take(1)  # there is room, and other reads have been waiting for it
     budget.give_back(8)
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*tasks)
@@ -84,7 +84,7 @@ async def test_cancelled_wait_returns_its_share(granted: bool) -> None:
     first, second = (asyncio.create_task(budget.take(10)) for _ in range(2))
     await asyncio.sleep(0)
     if granted:
-        budget.give_back(10)  # the first is told in the next turn
+        budget.give_back(10)  # the first learns of it in the next turn
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -114,7 +114,7 @@ def test_share_survives_a_closed_event_loop() -> None:
 
 
 class Disk:
-    """Files whose reading can be held up, and what is known of those that are open."""
+    """Files whose reads can be blocked, and a record of the open ones."""
 
     def __init__(self, file: Path, size: int) -> None:
         self.file = file
@@ -172,7 +172,7 @@ async def test_read_cancelled_before_its_thread_starts_is_skipped(file: Path) ->
     assert reader._budget.try_take(1000)
     hold.set()
     await held
-    await threads.run(lambda: None)  # after all that was queued
+    await threads.run(lambda: None)  # after all queued ones
     assert disk.read == 0
     assert len(disk.opened) == 1
     threads.close()

@@ -184,7 +184,7 @@ class ModelField:
 
 
 class Model:
-    """What forms use of a pydantic model."""
+    """The part of a pydantic model that forms use."""
 
     name: str
     size: Annotated[Literal["s", "m"], Titles(s="Small", m="Medium")]
@@ -223,7 +223,7 @@ def test_form_from_any_class_with_pydantic_methods() -> None:
 
 @pytest.mark.row("H02")
 def test_form_from_pydantic_model() -> None:
-    import pydantic  # only where it is asked for, as users have it
+    import pydantic  # only where it is requested, as users have it
 
     model = pydantic.create_model(
         "Order",

@@ -1,4 +1,4 @@
-"""Forms made of types, and their answers."""
+"""Forms derived from types, and their answers."""
 
 import datetime
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Asking a client of the modern era: rounds, what they remember, and what they refuse."""
+"""Input requests to a client of the modern era: rounds, state, and rejections."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ async def call(peer: RawPeer, name: str, capabilities: Any = EVERYTHING, **more:
 
 
 async def answered(peer: RawPeer, name: str, responses: Any, asked: Any, **more: Any) -> Any:
-    """The next round: the same call, with answers and the state of the last."""
+    """The next round: the same call, with the responses and the state of the last."""
     state = {"requestState": asked["result"]["requestState"]}
     return await call(peer, name, inputResponses=responses, **state, **more)
 
@@ -109,7 +109,7 @@ async def test_sync_handler_thread_ends_with_the_round() -> None:
         first = await call(peer, "greet")
         assert questions(first) == ["elicitation/create-1"]
         assert await asyncio.to_thread(ended.acquire, timeout=10)
-        assert went_on == []  # that nobody answered in this run is no error of it
+        assert went_on == []  # an unanswered request in this run is no error of it
         again = await answered(peer, "greet", {"elicitation/create-1": accepted(name="Al")}, first)
         assert text(again) == "Who(name='Al')"
 
@@ -132,7 +132,7 @@ async def test_dependency_that_asks_is_torn_down_each_round() -> None:
         second = await answered(peer, "greet", {"who": accepted(name="Al")}, first)
         assert questions(second) == ["roots"]
         assert text(await answered(peer, "greet", {"roots": ROOTS}, second)) == "Al 1"
-        assert torn == ["user"]  # the round that asked was cancelled within it
+        assert torn == ["user"]  # the round that requested it was cancelled within it
 
 
 @pytest.mark.row("MRT-02")
@@ -175,7 +175,7 @@ async def test_asking_in_an_unsupported_method_is_misuse() -> None:
         assert (error["code"], error["data"]["kind"]) == (-32603, "completion_failed")
 
 
-# --- what is remembered ----------------------------------------------------------------------------
+# --- stored state ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
@@ -271,7 +271,7 @@ async def test_oversized_state_fails_the_call() -> None:
     assert failed.kind == "state_too_large"
 
 
-# --- what a state is bound to ------------------------------------------------------------------------
+# --- bindings of a state -----------------------------------------------------------------------------
 
 
 @pytest.mark.row("MRT-05")
@@ -312,7 +312,7 @@ async def test_state_expires() -> None:
         assert refused["error"]["data"]["kind"] == "invalid_request_state"
 
 
-# --- what a client can be asked ------------------------------------------------------------------------
+# --- capabilities of the client ------------------------------------------------------------------------
 
 
 @pytest.mark.row("VER-09")
@@ -382,7 +382,7 @@ async def test_modern_client_receives_no_ping() -> None:
         assert (await call(peer, "ask"))["result"]["isError"] is True
 
 
-# --- being sent to a page --------------------------------------------------------------------------
+# --- URL elicitation -------------------------------------------------------------------------------
 
 
 def server_with_a_gate(visited: list[int]) -> Server:
@@ -436,7 +436,7 @@ async def test_client_without_url_elicitation_gets_an_error() -> None:
         }
 
 
-# --- what is told of it ----------------------------------------------------------------------------
+# --- facts -----------------------------------------------------------------------------------------
 
 
 async def test_round_ends_with_outcome_input_required() -> None:

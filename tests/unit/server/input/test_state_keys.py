@@ -1,4 +1,4 @@
-"""Keys for states that clients carry, kept in the server's store."""
+"""Keys of state tokens, stored in the server's store."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a `requestState` is made of: it opens for its own request, for a while, and for nothing else."""
+"""State tokens (`requestState`): valid for their own request, for a while, and for nothing else."""
 
 import base64
 import hashlib
@@ -115,7 +115,7 @@ def test_error_message_does_not_reveal_the_reason() -> None:
     assert len(said) == 1
 
 
-# --- what a state is bound to -------------------------------------------------------------------
+# --- bindings of a state ------------------------------------------------------------------------
 
 ASKINGS = tuples(one_of(none(), text(max_size=4)), text(max_size=4), binary(max_size=4))
 
@@ -238,7 +238,7 @@ def test_overlong_token_is_rejected_undecoded() -> None:
 
 
 def test_missing_cryptography_package_is_named() -> None:
-    """In a process of its own, in which the package cannot be imported."""
+    """In a child process that cannot import the package."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from trunkline.server.input.state_token import EncryptingSealer, InMemorySealer\n"

@@ -1,4 +1,4 @@
-"""Turns at a tool that processes share: each with a store of its own, all on one file."""
+"""A tool's slots that processes share: each with its own store object, all on one file."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ LEASE = 5.0
 
 
 class Process:
-    """What one process has of a tool."""
+    """One process's handle of a tool."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self.store = SqliteStore(path, clock=clock, watch_every=0.005, synchronous="NORMAL")
@@ -34,7 +34,7 @@ class Process:
         return [item.key for item in await scan_all(self.store, "tool/") if "/slots/" in item.key]
 
     async def in_line(self, number: int = 1) -> None:
-        """Waits until so many processes stand in line."""
+        """Wait until so many processes are queued."""
         while sum("/waiting/" in item.key for item in await scan_all(self.store, "tool/")) != number:
             await asyncio.sleep(0.001)
 
@@ -58,7 +58,7 @@ async def process(tmp_path: Path) -> AsyncIterator[Begin]:
 
 
 async def settled(one: Process) -> None:
-    """Waits until nobody gives anything back any more."""
+    """Wait until all releases are complete."""
     while one.slots._background:
         await asyncio.wait(one.slots._background)
 
@@ -86,7 +86,7 @@ async def test_limit_holds_across_processes_and_all_calls_run(process: Begin) ->
 @pytest.mark.row("T18")
 async def test_waiter_gets_permit_released_by_another_process(process: Begin) -> None:
     one, other = await process(), await process()
-    other.slots.wall_clock = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
+    other.slots.wall_clock = ManualClock(start=time.time())  # so that it polls on notification only
     turn = await one.turns(1).acquire()
     waiting = asyncio.create_task(other.turns(1).acquire())
     await one.in_line()

@@ -1,4 +1,4 @@
-"""What a tool may be held to."""
+"""Limits of a tool."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ def kind_of(answer: Any) -> str | None:
 
 
 class Gate:
-    """A server whose tool waits until it is let go."""
+    """A server whose tool waits for the test."""
 
     def __init__(self, **options: Any) -> None:
         self.server = Server("t", observers=[])
@@ -44,7 +44,7 @@ def call(peer: RawPeer, number: int = 0) -> int | str:
     return peer.call("tools/call", {"name": "tool", "arguments": {"number": number}})
 
 
-# --- how many at once ---------------------------------------------------------------------------------------------
+# --- concurrency --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("T19")
@@ -103,7 +103,7 @@ async def test_permit_of_cancelled_call_goes_to_the_next() -> None:
     second, third = (asyncio.create_task(turns.acquire()) for _ in range(2))
     await asyncio.sleep(0)
     turns.release(None)
-    second.cancel()  # its turn has come, but it has not noticed
+    second.cancel()  # its slot is granted, but it has not noticed
     await asyncio.wait_for(third, PATIENCE)
     assert second.cancelled()
 
@@ -146,7 +146,7 @@ async def test_sync_tool_holds_its_permit_until_its_thread_ends() -> None:
     await server.aclose()
 
 
-# --- how much -----------------------------------------------------------------------------------------------------
+# --- result size --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("T18")
@@ -171,7 +171,7 @@ async def test_result_size_limit_is_inclusive(on_thread: bool) -> None:
     assert kinds == [None, "tool_result_too_large"]
 
 
-# --- who, and when ------------------------------------------------------------------------------------------------
+# --- access and availability --------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("T18")
@@ -262,7 +262,7 @@ async def test_tool_added_while_serving_needs_known_predicates() -> None:
         server.health("database")(lambda: True)
         server.add_tool(tool, requires=["database"])
     await server.aclose()
-    server.add_tool(tool, name="again", requires=["later"])  # a closed server may be told in any order
+    server.add_tool(tool, name="again", requires=["later"])  # a closed server may get them in any order
 
 
 @pytest.mark.row("T18")
@@ -333,7 +333,7 @@ async def test_limits_include_dependencies() -> None:
     assert made == [1]
 
 
-# --- at registration ----------------------------------------------------------------------------------------------
+# --- registration -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("T18")

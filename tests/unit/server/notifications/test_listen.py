@@ -1,4 +1,4 @@
-"""Requests that stay open: what they are told, in which order, and how they end."""
+"""subscriptions/listen requests: their notifications, order and end."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def listen(peer: RawPeer, *, id: Any = None, **wanted: Any) -> Any:
 
 
 async def acknowledged(peer: RawPeer, ident: Any) -> Any:
-    """What will be told, according to the first thing that is."""
+    """The acknowledged subscriptions, from the first notification."""
     first = await peer.receive()
     assert first["method"] == "notifications/subscriptions/acknowledged"
     assert first["params"]["_meta"] == {MARK: ident}
@@ -54,7 +54,7 @@ async def acknowledged(peer: RawPeer, ident: Any) -> Any:
 
 
 async def settled(peer: RawPeer) -> list[Any]:
-    """Everything that is told by now."""
+    """All notifications so far."""
     await peer.result("tools/list", enveloped())
     return peer.waiting()
 

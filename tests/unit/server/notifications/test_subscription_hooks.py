@@ -11,7 +11,7 @@ URI = "r://1"
 
 
 class Log:
-    """Watchers whose beginnings and ends are written down; both wait until they are let go."""
+    """Records the starts and ends of watchers; both wait for the test."""
 
     def __init__(self) -> None:
         self.subscription_hooks: SubscriptionHooks[str] = SubscriptionHooks()
@@ -126,7 +126,7 @@ async def test_several_sync_hooks_are_supported(*, plain: bool) -> None:
         watchers.on_first.append(seen.append if plain else note)
     await watchers.subscribe(URI, "a")
     assert seen == [URI, URI]
-    assert len(watchers._locks) == 0  # nothing is kept for a resource that nobody is busy with
+    assert len(watchers._locks) == 0  # no entry is left for an idle resource
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -1,4 +1,4 @@
-"""Who wants to hear of which resource."""
+"""Subscribers by resource."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How `run()` is called, and how it says that a server cannot be started: one line, and an exit code."""
+"""Arguments of `run()`, and failures to start: one line, and an exit code."""
 
 import socket
 import subprocess
@@ -18,7 +18,7 @@ from trunkline.server.run.process import USAGE_ERROR, build_address, run_on_loop
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that is in use."""
+    """A port in use."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 
@@ -127,7 +127,7 @@ def test_startup_error_on_another_thread_is_raised() -> None:
 
 
 def test_crash_keeps_its_traceback() -> None:
-    """What ends a server that has been started is no mistake in starting it."""
+    """An error after the start is not reported as a failure to start."""
 
     async def serving() -> tuple[str, ...]:
         raise MisuseError("too late")

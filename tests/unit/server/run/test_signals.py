@@ -1,4 +1,4 @@
-"""What ends a serving process from outside."""
+"""Signals that end a serving process."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What cannot be served by workers, and where they can be reached."""
+"""Servers that cannot run with workers, and addresses of workers."""
 
 import os
 import socket

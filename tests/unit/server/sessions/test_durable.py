@@ -1,4 +1,4 @@
-"""Sessions in a store, seen from the server: what is written, when, and how it is brought back."""
+"""Durable sessions, server side: their records, the time of writes, and restoring."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from trunkline.testing import ManualClock
 
 HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
-# --- what is written --------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D05")
@@ -99,7 +99,7 @@ async def test_used_session_record_expires_later(lives: Lives, clock: ManualCloc
         return record.expires - clock.now()
 
     assert await seconds() == 30 + 300 + 2 * 60
-    await life.request(session, "logging/setLevel", {"level": "error"})  # which is answered when it is kept
+    await life.request(session, "logging/setLevel", {"level": "error"})  # whose response waits for the write
     assert await seconds() >= TTL
 
 
@@ -117,7 +117,7 @@ async def test_last_use_is_written_once_in_a_tenth_of_ttl(lives: Lives, clock: M
     assert (await life.record(session)).last_accessed == opened + TTL / 10
 
 
-# --- what cannot be written ---------------------------------------------------------------------------
+# --- failed writes ------------------------------------------------------------------------------------
 
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 CHANGES = {
@@ -128,7 +128,7 @@ CHANGES = {
 
 
 async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
-    """The subscriptions and the log level of a session, as they are in force and as they are kept."""
+    """The subscriptions and the log level of a session, as active and as stored."""
     [kept] = [one.stored for one in life.host.endpoint.sessions if one.id == session]
     connection = kept.connection  # type: ignore[union-attr]
     uris = connection.shared.subscription_hooks.subscriptions.uris(connection)
@@ -145,7 +145,7 @@ async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
 async def test_unstored_change_is_refused_and_undone(
     lives: Lives, clock: ManualClock, change: str, done: bool, round_: bool
 ) -> None:
-    """Nor is it kept, if the store does not confirm it; nor does it matter what else is being written."""
+    """Nor is it stored without a confirmation of the store, whatever else is being written."""
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -153,7 +153,7 @@ async def test_unstored_change_is_refused_and_undone(
     fault = life.faults.fail("commit", key="session/", done=done)
     if round_:
         clock.advance(TTL / 10)
-        await life.request(session, "ping")  # that it was used is to be written, too
+        await life.request(session, "ping")  # its time of use is due to be written, too
     async with asyncio.timeout(PATIENCE):
         error = (await life.request(session, *CHANGES[change])).json["error"]
     assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
@@ -225,7 +225,7 @@ async def test_unstored_handshake_is_refused_and_opens_no_session(lives: Lives) 
     await life.host.session()
 
 
-# --- how it is brought back ---------------------------------------------------------------------------
+# --- restoring ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D10")
@@ -356,7 +356,7 @@ async def test_restore_is_released_when_the_server_stops(
     assert not life.host.endpoint.sessions.holds(session)
 
 
-# --- what cannot be brought back --------------------------------------------------------------------------
+# --- sessions that cannot be restored ---------------------------------------------------------------------
 
 
 @pytest.mark.row("D05")
@@ -426,7 +426,7 @@ async def test_session_of_an_older_version_is_restored(lives: Lives, clock: Manu
     assert record.capabilities.client == {"roots": {}}
 
 
-# --- whose it is ------------------------------------------------------------------------------------------
+# --- ownership --------------------------------------------------------------------------------------------
 
 
 async def test_session_id_of_another_principal_restores_nothing(lives: Lives) -> None:
@@ -474,7 +474,7 @@ async def test_concurrent_restores_respect_the_principal_limit(lives: Lives) -> 
     assert len(life.host.endpoint.sessions) == 1
 
 
-# --- the end of it ----------------------------------------------------------------------------------------
+# --- end of a session -------------------------------------------------------------------------------------
 
 
 async def test_stored_session_can_be_deleted_without_restore(lives: Lives) -> None:
@@ -487,7 +487,7 @@ async def test_stored_session_can_be_deleted_without_restore(lives: Lives) -> No
     slow = Slow(life.store, session)
     slow.go_on.set()
     slow.failures = 1
-    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 503  # and it is still kept
+    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 503  # and its record still exists
     assert len(life.host.endpoint.sessions) == 0
     assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
     assert await life.store.scan("session/") == []
@@ -525,7 +525,7 @@ async def test_deleting_a_busy_session_leaves_no_data(lives: Lives) -> None:
     stream.reading.clear()
     life.server.notify_updated("note://a")
     await stream.event()
-    await life.call(session, "change")  # which waits to be read
+    await life.call(session, "change")  # which waits for its reader
     working = asyncio.ensure_future(life.call(session, "stubborn", 2))
     await began.wait()
     assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
@@ -544,11 +544,11 @@ async def test_abandoned_sessions_are_swept(lives: Lives, clock: ManualClock) ->
     life.server.notify_updated("note://a")
     last = await life.host.session()
     await life.request(last, "logging/setLevel", {"level": "info"})
-    await life.record(last)  # every write has ended: until then the records have the short life of unused sessions
+    await life.record(last)  # all writes have ended: until then the records have the short lifetime of unused sessions
     assert len(await life.store.scan("session/")) == 5 * 2 + 1
     clock.advance(TTL)
     assert len(life.host.endpoint.sessions) == 0
-    assert len(await life.store.scan("session/")) == 5 * 2 + 1  # so that it can be said what has become of them
+    assert len(await life.store.scan("session/")) == 5 * 2 + 1  # so that their fate is known
     clock.advance(TTL + 60)
     assert (await life.request(last, "ping")).status == 404
     await lives.end()

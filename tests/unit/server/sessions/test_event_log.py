@@ -1,4 +1,4 @@
-"""What is sent in a session, kept in a store: when, in which order, and under which numbers."""
+"""The event log of a session in a store: time of writes, order, and event ids."""
 
 import asyncio
 from typing import Any
@@ -31,11 +31,11 @@ async def test_event_is_sent_only_after_it_is_stored(lives: Lives) -> None:
     life.server.notify_updated("note://a")
     await asked.wait()
     coming = life.host.begin("GET", mcp_session_id=session, last_event_id="0-0")
-    await waiting.finished()  # another reads in its place
+    await waiting.finished()  # another reader takes its place
     asked_again = asyncio.ensure_future(life.request(session, "ping"))
     await turns()
     assert b"note://a" not in waiting.body + coming.body
-    assert not asked_again.done()  # the event may be what it is about
+    assert not asked_again.done()  # the event may concern it
     answered.set()
     assert "result" in (await asked_again).json
     assert (await coming.message())["params"] == {"uri": "note://a"}
@@ -71,11 +71,11 @@ async def test_stream_and_event_numbers_continue_after_restart(lives: Lives) -> 
     await life.call(session, "change")
     for number in (1, 2):
         answer = await life.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
-        assert f"id: {number}-1\n".encode() in answer.body  # of which the record knows nothing
+        assert f"id: {number}-1\n".encode() in answer.body  # that the record does not contain
     assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
     await life.call(session, "change")
     keys = [item.key for item in await life.store.scan(f"session/{session}/events/00000000")]
-    await life.store.commit([Delete(key) for key in keys])  # as they have expired, and the record has not
+    await life.store.commit([Delete(key) for key in keys])  # as if they had expired, and the record had not
     life = await lives.begin()
     answer = await life.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
     assert b"id: 3-1\n" in answer.body
@@ -87,7 +87,7 @@ async def test_stream_and_event_numbers_continue_after_restart(lives: Lives) -> 
     await stream.finished()
 
 
-# --- what is told before anybody is answered ------------------------------------------------------------
+# --- events before a response ---------------------------------------------------------------------------
 
 
 @pytest.mark.row("D10")
@@ -100,7 +100,7 @@ async def test_reply_waits_for_notifications_of_other_sessions(lives: Lives) -> 
     await slow.asked.wait()
     await turns()
     assert not answering.done()
-    slow.failures = 1  # tried again, and still waited for
+    slow.failures = 1  # retried, and still awaited
     slow.go_on.set()
     assert "result" in (await answering).json
     [event] = await life.store.scan(f"session/{told}/events/")

@@ -1,4 +1,4 @@
-"""Sessions that several processes could have: one of them holds each, and what another one does to it does not count."""
+"""Session leases: one of several processes owns a session, and writes of any other are fenced off."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -28,7 +28,7 @@ INITIALIZE = request(
 
 
 class Processes:
-    """Servers on one file, each as if it were a process of its own."""
+    """Servers on one file, each like a separate process."""
 
     def __init__(self, path: Path, clock: ManualClock) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Processes:
         self._all: list[Life] = []
 
     async def start(self, *, alone: bool = False, **options: Any) -> Life:
-        """One more; `alone` without a way to others."""
+        """Add one; `alone` without a bus."""
         life = Life(self._path, self._clock, **options)
         if alone:
             life.store.bus = lambda: None  # type: ignore[method-assign]
@@ -45,7 +45,7 @@ class Processes:
         return life
 
     async def end(self, life: Life) -> None:
-        """In good order."""
+        """Shut it down gracefully."""
         self._all.remove(life)
         await life.host.app.aclose()
 
@@ -84,23 +84,23 @@ def keeper_of(life: Life) -> DurableSessions:
 
 
 async def vanish(life: Life) -> str:
-    """Nobody hears of a process any more, which does not know that."""
+    """Silence a process without its knowledge."""
     await crew_of(life).close()
     return crew_of(life).name
 
 
 async def holder(life: Life, session: str) -> Lease | Held:
-    """Who holds a session, or a lease if nobody does."""
+    """The owner of a session, or its lease if there is none."""
     return await life.store.acquire(f"session/{session}", "nobody", 1e-6)
 
 
 async def take(life: Life, session: str) -> None:
-    """Goes on with a session."""
+    """Continue a session."""
     assert "result" in (await life.request(session, "ping")).json
 
 
 class Late:
-    """A store of which one kind of call waits until it may go on, if it is about something."""
+    """A store in which one kind of call about a key waits for the test."""
 
     def __init__(self, store: SqliteStore, name: str, about: str, after: int = 0) -> None:
         self._call: Any = getattr(store, name)
@@ -124,7 +124,7 @@ def ends(life: Life) -> list[str]:
 
 
 async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
-    """A process that lives and is not heard of for too long, until another has declared it dead."""
+    """A live process that is silent for too long, until another has evicted it."""
     renew, name = life.store.renew, crew_of(life).name
 
     async def away(*_: Any) -> Lease:
@@ -137,7 +137,7 @@ async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
     life.store.renew = renew  # type: ignore[method-assign]
 
 
-# --- who holds one --------------------------------------------------------------------------------------
+# --- ownership ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D03")
@@ -197,7 +197,7 @@ async def test_initialize_is_answered_after_the_lease_is_held(first: Life) -> No
     await waiting.asked.wait()
     await turns()
     assert not opening.done()
-    assert await first.store.scan("session/") == []  # it is kept by the commit that gives the lease
+    assert await first.store.scan("session/") == []  # the commit that grants the lease stores it
     waiting.go_on.set()
     assert isinstance(await holder(first, await opening), Held)
 
@@ -257,7 +257,7 @@ async def test_last_stored_change_is_restored(first: Life, second: Life) -> None
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     going_on = asyncio.ensure_future(second.request(session, "ping"))
-    await waiting.asked.wait()  # it has seen that there is such a session
+    await waiting.asked.wait()  # it has seen that the session exists
     await first.subscribe(session, "note://a")
     await vanish(first)
     waiting.go_on.set()
@@ -289,11 +289,11 @@ async def test_unshared_store_needs_no_lease(processes: Processes) -> None:
         await processes.end(life)
 
 
-# --- what another process does to it ----------------------------------------------------------------------
+# --- changes by another process ---------------------------------------------------------------------------
 
 
 async def taken(first: Life, second: Life, session: str) -> None:
-    """The second has what the first believes that it holds."""
+    """The second process owns a session that the first believes to own."""
     await vanish(first)
     await take(second, session)
 
@@ -449,7 +449,7 @@ async def test_reader_of_a_session_being_lost_is_released(first: Life, second: L
         async with asyncio.timeout(PATIENCE):
             await stream.wait_committed(reader)
         assert stream.take() == b""
-        stream.write(b"{}")  # by somebody who should know better
+        stream.write(b"{}")  # by a caller that should know better
         assert not held.channel._events.is_committed(number)  # type: ignore[union-attr]
         assert stream.take() == b""
 
@@ -457,12 +457,12 @@ async def test_reader_of_a_session_being_lost_is_released(first: Life, second: L
 @pytest.mark.row("D08")
 async def test_session_lost_before_first_use_is_not_used(first: Life) -> None:
     kept, lost = keeper_of(first).create("S" * 43), list[str]()
-    kept.lease.lose()  # as when this process is declared dead while it looks whether there is room
+    kept.lease.lose()  # as when this process is evicted while it checks the quota
     kept.on_taken_over(lambda: lost.append("told"))
     assert lost == ["told"]
 
 
-# --- those who cannot be sure ---------------------------------------------------------------------------
+# --- uncertain ownership --------------------------------------------------------------------------------
 
 
 async def test_lease_is_confirmed_before_use_after_long_silence(first: Life, clock: ManualClock) -> None:
@@ -534,7 +534,7 @@ async def test_evicted_process_gives_up_all_sessions(first: Life, second: Life, 
 
 
 async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
-    """A process is declared dead by another, and comes back under another name."""
+    """A process is evicted by another, and rejoins with a new id."""
     name = crew_of(first).name
     await silenced(first, second, clock)
     await until(lambda: [clock.advance(0.1), crew_of(first).name != name][-1])
@@ -544,7 +544,7 @@ async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
 async def test_session_opened_under_an_evicted_name_is_lost(
     processes: Processes, second: Life, clock: ManualClock
 ) -> None:
-    first = await processes.start(settings=Settings(initialize_timeout=None))  # much time goes by
+    first = await processes.start(settings=Settings(initialize_timeout=None))  # much time passes
     waiting = Late(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.ask("POST", INITIALIZE))
     await waiting.asked.wait()
@@ -552,7 +552,7 @@ async def test_session_opened_under_an_evicted_name_is_lost(
     await renamed(first, second, clock)
     waiting.go_on.set()
     assert (await opening).json["error"]["data"]["kind"] == "temporarily_unavailable"
-    async with asyncio.timeout(PATIENCE):  # the store may answer later
+    async with asyncio.timeout(PATIENCE):  # the store may respond later
         while not isinstance(await keeper_of(second).acquire(held.id, None), DurableSession):
             await turns()
 
@@ -561,7 +561,7 @@ async def test_session_opened_under_an_evicted_name_is_lost(
 async def test_session_opened_without_a_name_is_given_up(first: Life, second: Life, clock: ManualClock) -> None:
     name = crew_of(first).name
     await first.host.session()
-    waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that its name is dead
+    waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that it was evicted
     await silenced(first, second, clock)
     await until(lambda: [clock.advance(0.1), waiting.asked.is_set()][-1])
     assert ends(first) == ["session_moved"]

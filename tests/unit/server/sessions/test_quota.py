@@ -1,4 +1,4 @@
-"""How many sessions a principal has, in all processes that share a store."""
+"""The number of sessions of a principal, over all processes that share a store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ async def is_full(at: Life) -> bool:
 
 
 async def renewed(at: Life, clock: ManualClock) -> None:
-    """Waits until the entries of sessions that are in use last for as long as sessions do."""
+    """Wait until the entries of used sessions have the lifetime of sessions."""
     async with asyncio.timeout(20):
         while any((item.expires or 0) < clock.now() + TTL for item in await at.store.scan("owner/")):
             await asyncio.sleep(0.001)
@@ -73,7 +73,7 @@ async def test_concurrent_sessions_never_exceed_the_quota(life: Begin) -> None:
     opened_now = sum(answer.status == 200 for answer in answers)
     assert len(await scan_all(houses[0].store, "owner/")) <= min(
         2, opened_now
-    )  # a new session may take an unused one's place
+    )  # a new session may replace an unused one
 
 
 @pytest.mark.row("Q06")

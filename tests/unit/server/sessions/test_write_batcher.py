@@ -1,4 +1,4 @@
-"""Writes that are gathered in rounds: what becomes of them when the server stops while its store is away, or is back."""
+"""Batched writes: their fate when the server stops while its store is unavailable, or is back."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ SESSIONS = [f"session/{number}" for number in range(20)]
 
 
 def put_one_of_each(gathering: WriteBatcher, store: FaultyStore) -> list[SessionLease]:
-    """Have something written in each session, in one round."""
+    """Request a write in each session, in one batch."""
     holdings = [SessionLease(at, store, None, 60.0) for at in SESSIONS]
     for at in holdings:
         gathering.put(at, f"{at.key}/record", b"x", None)

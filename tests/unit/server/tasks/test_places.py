@@ -1,4 +1,4 @@
-"""How many tasks of one owner are at work, in all processes that share a store."""
+"""The number of working tasks per owner, over all processes that share a store."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
-"""Processes that share a store look for lost tasks together: little more often than one would, and at once when one of
-them has gone."""
+"""Processes that share a store also share the scans for lost tasks: little more often than one would, and at once when
+one
+of them has gone.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -17,7 +19,7 @@ LOOKS = 12
 
 
 class LookedAt(SqliteStore):
-    """A store that counts how often its process looks for lost tasks."""
+    """A store that counts how often its process scans for lost tasks."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -33,7 +35,7 @@ class LookedAt(SqliteStore):
 
 
 class Process:
-    """A server with a tool that runs as a task, as one of several on a file."""
+    """A server with a tool that runs as a task, one of several on a file."""
 
     def __init__(self, path: Path, lease: float) -> None:
         self.store = LookedAt(path)
@@ -58,7 +60,7 @@ async def test_processes_of_higher_rank_scan_less_often(tmp_path: Path) -> None:
         processes = [await stack.enter_async_context(Process(tmp_path / "store", 0.05)) for _ in range(3)]
         enough = [asyncio.create_task(process.store.enough.wait()) for process in processes]
         for process in processes:
-            process.store.looks = 0  # all have looked when they began, and not all knew of each other
+            process.store.looks = 0  # all have scanned at their start, and not all knew of each other
         await asyncio.wait(enough, return_when=asyncio.FIRST_COMPLETED)
         first, second, third = sorted((process.store.looks for process in processes), reverse=True)
         assert first >= LOOKS

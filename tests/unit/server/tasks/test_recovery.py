@@ -1,4 +1,4 @@
-"""Tasks whose process has died, or has stood still for too long: who finds them, and what becomes of them."""
+"""Recovery of tasks whose process has died, or was suspended for too long."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ LEASE = 10.0
 
 
 class LastingStore(MemoryStore):
-    """A store that others may have used before: it stands for a file, and obeys the same clock."""
+    """A store with earlier content: it stands for a file, and uses the same clock."""
 
     lasting = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -29,7 +29,7 @@ class LastingStore(MemoryStore):
 
 
 class Scene:
-    """A store in which a process that has died left a task."""
+    """A store in which a dead process left a task."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -57,7 +57,7 @@ class Scene:
         return server
 
     async def left(self, **known: Any) -> Lease:
-        """Leave a task whose maker has died."""
+        """Leave a task whose creator has died."""
         await self.store.open()
         _, lease = await self.shelf.create(self.made(**known), "the dead", LEASE)
         return lease
@@ -93,7 +93,7 @@ class Scene:
         return kept.record
 
     async def time_passes(self, peer: RawPeer, seconds: float) -> None:
-        """Second by second, and everything that is due happens."""
+        """Advance second by second, and run what falls due."""
         for _ in range(round(seconds)):
             self.clock.advance(1)
             await peer.quiet()
@@ -207,7 +207,7 @@ async def test_founding_task_is_recovered_like_others() -> None:
 
 @pytest.fixture
 def unjudged() -> Iterator[None]:
-    """No official schema knows of these words."""
+    """No official schema has this dialect."""
     taps, RawPeer.taps = RawPeer.taps, []
     yield
     RawPeer.taps = taps
@@ -277,7 +277,7 @@ async def test_former_runner_is_cancelled_and_its_writes_refused() -> None:
         task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
         await peer.quiet()
         key = key_of_task("nobody", task["taskId"])
-        scene.clock._now += 2 * LEASE  # it stands still: no timer of its own is called
+        scene.clock._now += 2 * LEASE  # it is suspended: none of its timers fire
         lease = await scene.store.acquire(key, "somebody else", LEASE)
         assert isinstance(lease, Lease)
         scene.clock.advance(1)
@@ -313,7 +313,7 @@ async def test_checkpoint_without_lease_raises_and_cancels_the_run(taken: bool) 
         await peer.initialize()
         task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
         await peer.quiet()
-        scene.clock._now += 2 * LEASE  # it stands still: no timer of its own is called
+        scene.clock._now += 2 * LEASE  # it is suspended: none of its timers fire
         if taken:
             lease = await scene.store.acquire(key_of_task("nobody", task["taskId"]), "another process", LEASE)
             assert isinstance(lease, Lease)
@@ -346,12 +346,12 @@ async def test_recovery_waits_for_room() -> None:
         assert (await scene.record()).state is TaskState.COMPLETED
 
 
-# --- makers that pause --------------------------------------------------------------------------------
+# --- creators that pause ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("paused_before", ["working/", "/tasks/"])
 async def test_task_of_a_paused_creator_is_recovered(paused_before: str) -> None:
-    """The maker pauses before one of its writes, acknowledges the task, and dies."""
+    """The creator pauses before one of its writes, acknowledges the task, and dies."""
     scene = Scene()
     dying = FaultyStore(scene.store)
 
@@ -386,7 +386,7 @@ async def test_mark_of_an_unstored_task_expires() -> None:
     async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
         await peer.initialize()
         await scene.time_passes(peer, LEASE + 1)
-        assert len(await scene.shelf.list_marks("")) == 1  # the maker may still be about to write the record
+        assert len(await scene.shelf.list_marks("")) == 1  # the creator may still be about to write the record
         await scene.time_passes(peer, LEASE)
         assert (await scene.shelf.list_marks(""), scene.runs) == ([], [])
 
@@ -435,7 +435,7 @@ async def test_missing_marks_are_audited_once_an_hour_per_cluster() -> None:
             assert audits == expected
 
 
-# --- what counts as a failed try --------------------------------------------------------------------------
+# --- failed attempts --------------------------------------------------------------------------------------
 
 
 async def test_task_with_new_checkpoints_runs_without_limit() -> None:
@@ -451,7 +451,7 @@ async def test_task_with_new_checkpoints_runs_without_limit() -> None:
         async with RawPeer(server) as peer:
             await peer.initialize()
             await scene.time_passes(peer, LEASE + 1)
-            assert (await scene.record()).tries == 1  # this one, whatever there was before the checkpoint
+            assert (await scene.record()).tries == 1  # this one, whatever came before the checkpoint
         await server.aclose()
         assert (await scene.record()).tries == 0
     assert (await scene.record()).attempt == 5

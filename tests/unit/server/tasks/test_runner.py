@@ -1,4 +1,4 @@
-"""One run of a task's work: what it writes, and what it asks."""
+"""One run of a task: its writes, and its input requests."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
 class Flaky(MemoryStore):
-    """A store that cannot be reached for a while."""
+    """A store that is unavailable for a while."""
 
     failures = 0
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        """Fails as often as was said."""
+        """Fail as often as configured."""
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("it does not answer")

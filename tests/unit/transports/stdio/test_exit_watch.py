@@ -1,4 +1,4 @@
-"""Hearing that a child has ended."""
+"""Detection of the end of a child process."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ def refuse(*_: Any) -> None:
 
 @pytest.fixture(params=["descriptor", "thread, no descriptors", "thread, no polling"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How the end is heard of, by what the system and the loop can do."""
+    """The mechanism, by what the system and the loop support."""
     if request.param == "thread, no descriptors":
         monkeypatch.setattr(os, "pidfd_open", refuse)
     return request.param
@@ -39,7 +39,7 @@ async def test_exit_is_reported_once_before_reaping(loop: asyncio.AbstractEventL
     process = subprocess.Popen(["sh", "-c", "exit 3"])
     stop = watch_exit(loop, process, lambda: ends.append(1))
     await until(lambda: ends)
-    assert os.waitpid(process.pid, 0)[1] == 3 << 8  # it is still ours to wait for
+    assert os.waitpid(process.pid, 0)[1] == 3 << 8  # we still have to wait for it
     process.returncode = 3
     stop()
     assert ends == [1]

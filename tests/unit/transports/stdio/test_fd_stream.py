@@ -36,7 +36,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 class Fed:
-    """Who is told what was read."""
+    """Records the bytes that were read."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -57,7 +57,7 @@ class Fed:
 
 
 class Silence:
-    """A source that never says anything."""
+    """A source that never returns data."""
 
     def pause(self) -> None: ...
 
@@ -165,7 +165,7 @@ async def test_thread_reader_waits_for_its_consumer(tmp_path: Path) -> None:
     fed, reading = Fed(), os.open(file, os.O_RDONLY)
     reader = ThreadReader(asyncio.get_running_loop(), reading, fed.feed, fed.at_end)
     reader.resume()
-    eventually(lambda: os.lseek(reading, 0, os.SEEK_CUR) > 0)  # the loop stands still meanwhile
+    eventually(lambda: os.lseek(reading, 0, os.SEEK_CUR) > 0)  # the loop is blocked meanwhile
     assert os.lseek(reading, 0, os.SEEK_CUR) == READ_SIZE
     await asyncio.wait_for(_until(lambda: fed.ends), PATIENCE)
     assert len(fed.data) == READ_SIZE * 20
@@ -290,7 +290,7 @@ async def test_finish_can_be_awaited_repeatedly(pipe: tuple[int, int]) -> None:
         await asyncio.wait_for(finishing, PATIENCE)
 
 
-# --- exhausting ------------------------------------------------------------------------------------------
+# --- output limits ---------------------------------------------------------------------------------------
 
 
 async def test_read_available_works_while_paused(pipe: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Who ends our children when we could not: a guard beside us, and a pipe that breaks with us."""
+"""The orphan guard: a process that kills our children after our death, noticed by a broken pipe."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from trunkline.transports.stdio import orphan_guard
 
 
 def guards() -> list[int]:
-    """The guards of this process: those who hold the other end of its lifeline."""
+    """The guards of this process: those with the other end of its pipe."""
     if orphan_guard._guard_pipe is None:
         return []
     pipe = os.readlink(f"/proc/self/fd/{orphan_guard._guard_pipe}")
@@ -31,7 +31,7 @@ def _reads(process: Path, pipe: str) -> bool:
 
 @pytest.fixture
 def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two children, each with a group of its own."""
+    """Two children, each with its own process group."""
     made = [subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(2)]
     yield made
     for process in made:

@@ -1,4 +1,4 @@
-"""The end of what somebody says."""
+"""The tail of a process's standard error."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Our client against a server that is not ours, and against what is no server at all."""
+"""Our client against a third-party server, and against programs that are no servers."""
 
 import asyncio
 import subprocess
@@ -25,7 +25,7 @@ from trunkline.wire.messages import Notification
 
 @asynccontextmanager
 async def library(handler: Callable[[ServerConnection], Any], **options: Any) -> AsyncIterator[str]:
-    """A server made with the library `websockets`; gives its address."""
+    """A server with the library `websockets`; yields its address."""
     async with serve(handler, "127.0.0.1", 0, ping_interval=None, **options) as server:
         scheme = "wss" if options.get("ssl") else "ws"
         yield f"{scheme}://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/mcp"
@@ -87,7 +87,7 @@ def test_missing_package_error_says_what_to_install() -> None:
     )
 
 
-# --- getting through -------------------------------------------------------------------------------------
+# --- connecting ------------------------------------------------------------------------------------------
 
 
 async def test_handshake_offers_subprotocol_and_sends_headers() -> None:
@@ -151,7 +151,7 @@ async def test_redirects_are_not_followed() -> None:
 
 @asynccontextmanager
 async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterator[str]:
-    """Something on a port that answers with these bytes, or not at all."""
+    """A port that answers with these bytes, or not at all."""
     gone = asyncio.Event()
 
     async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -210,7 +210,7 @@ async def test_error_in_accept_is_raised_and_connection_closed() -> None:
             await WebSocketConnector(url).connect(accept)
 
 
-# --- what is said ----------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------
 
 
 async def test_message_right_after_the_handshake_is_delivered() -> None:
@@ -313,7 +313,9 @@ async def test_slow_reader_gets_all_messages_and_close_frame() -> None:
 
     async with library(slow, max_size=None) as url, line_to(url) as (channel, recorder):
         for _ in range(2):
-            channel.send(Notification("n", {"x": "x" * (12 << 20)}))  # together more than the system keeps for anybody
+            channel.send(
+                Notification("n", {"x": "x" * (12 << 20)})
+            )  # together more than the system buffers per connection
         ended = asyncio.ensure_future(channel.close())
         await turns()
         assert recorder.ends == []
@@ -339,7 +341,7 @@ async def test_broken_connection_is_reported() -> None:
 
 @asynccontextmanager
 async def proxy(status: bytes = b"HTTP/1.1 200 Fine") -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A proxy that tunnels, if its status says so; gives its address, and what it was asked."""
+    """A proxy that tunnels, if its status says so; yields its address and its requests."""
     asked: list[bytes] = []
     tasks: set[Any] = set()
 

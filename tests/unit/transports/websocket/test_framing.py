@@ -7,7 +7,7 @@ from trunkline.transports.websocket.framing import ClientFraming
 
 
 def joined() -> tuple[ClientFraming, ServerProtocol]:
-    """Both ends, with the handshake behind them."""
+    """Both ends, after the handshake."""
     ours, theirs = ClientFraming("ws://example.org/mcp", {}, 1024), ServerProtocol()
     theirs.receive_data(ours.handshake_request())
     (request,) = theirs.events_received()

@@ -1,4 +1,4 @@
-"""The server's side of a WebSocket, with an ASGI server played by hand."""
+"""The server's side of a WebSocket, with a simulated ASGI server."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Asgi:
         self.recorder = receiver or Recorder()
         self.channels: list[Channel] = []
         self.sent: list[dict[str, Any]] = []
-        self.taking = asyncio.Event()  # what is sent
+        self.taking = asyncio.Event()  # sent messages
         self.taking.set()
         self.error: Exception | None = None
         self.scope = {"type": "websocket", "headers": [], "client": None, **scope}
@@ -140,7 +140,7 @@ async def test_paused_connection_does_not_receive_from_asgi() -> None:
     for _ in range(5):
         asgi.say(text=NOTE)
     await turns()
-    assert asgi.events.qsize() == 4  # one was being waited for
+    assert asgi.events.qsize() == 4  # a reader was waiting
     assert asgi.recorder.messages == []
     channel.resume()
     await until(lambda: len(asgi.recorder.messages) == 5)
