@@ -25,7 +25,7 @@ def test_model_schema_depends_on_direction() -> None:
 
     assert entry.definition.input_schema["$defs"]["Report"] == {
         "title": "Report",
-        "description": "What is written is not what is read.",
+        "description": "Its encoded form differs from its decoded one.",
         "type": "object",
         "properties": {
             "on": {"title": "On", "type": "string", "format": "date"},
@@ -36,7 +36,7 @@ def test_model_schema_depends_on_direction() -> None:
     }
     assert output.definition.output_schema == {
         "title": "Report",
-        "description": "What is written is not what is read.",
+        "description": "Its encoded form differs from its decoded one.",
         "type": "object",
         "properties": {
             "day": {"title": "Day", "type": "string", "format": "date"},

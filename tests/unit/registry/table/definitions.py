@@ -91,7 +91,7 @@ DEFINITIONS: Final[dict[str, Schema]] = {
     },
     "Mixed": {
         "title": "Mixed",
-        "description": "All kinds of classes beside each other.",
+        "description": "All kinds of classes as fields.",
         "type": "object",
         "properties": {
             "a": {"$ref": "#/$defs/StructPoint"},
@@ -194,7 +194,7 @@ DEFINITIONS: Final[dict[str, Schema]] = {
     },
     "Tree": {
         "title": "Tree",
-        "description": "Holds itself, beside what msgspec would not have beside it.",
+        "description": "Refers to itself, and has a field that msgspec would not accept beside that.",
         "type": "object",
         "properties": {
             "label": {"type": "string", "minLength": 1},
