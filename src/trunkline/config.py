@@ -23,15 +23,18 @@ from trunkline.errors.suggestions import closest_match, did_you_mean
 __all__ = [
     "OnDuplicate",
     "Settings",
+    "UnixSocketAccess",
     "browser_commands",
     "environment_values",
     "inherited_environment",
     "proxy_for",
     "system_program",
+    "take_environment",
     "tokens_folder",
 ]
 
 OnDuplicate = Literal["error", "replace", "warn"]
+UnixSocketAccess = Literal["owner", "group", "all"]
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -93,7 +96,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     descriptor_reserve: int = 64  # file descriptors reserved for other uses; at most a quarter of the limit
     allowed_hosts: tuple[str, ...] = ()  # host names of the server, besides those of its machine; "*": any
     allowed_origins: tuple[str, ...] = ()  # of web pages that may use the server, besides its own; "*": any
-    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-* headers are trusted
+    trusted_proxies: tuple[str, ...] = ()  # whose X-Forwarded-* headers are trusted: addresses, networks, or "unix"
+    reuse_port: bool = False  # share the port with other processes of the same user (SO_REUSEPORT)
+    unix_socket_access: UnixSocketAccess = "owner"  # users that may connect to a Unix socket, by its file mode
 
     # Outgoing requests for authorization.
     egress_allowed: tuple[str, ...] = ()  # host names, "*.names" and networks that are allowed although not public
@@ -351,6 +356,11 @@ def inherited_environment(extra: Iterable[str] = ()) -> dict[str, str]:
         if name in named
         or ((name in _INHERITED or name.startswith("LC_")) and not value.startswith("()"))  # an exported shell function
     }
+
+
+def take_environment(names: Iterable[str]) -> dict[str, str]:
+    """Remove variables from the environment, so that child processes do not inherit them; return their values."""
+    return {name: os.environ.pop(name) for name in names if name in os.environ}
 
 
 def environment_values() -> list[str]:

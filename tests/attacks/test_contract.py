@@ -61,12 +61,12 @@ def test_nothing_takes_peers_without_a_guard() -> None:
 
 
 def test_whatever_serves_sockets_is_known_here() -> None:
-    calls = ("create_server(", "create_unix_server(", "start_server(", "start_unix_server(", ".listen(BACKLOG)")
+    calls = ("create_server(", "create_unix_server(", "start_server(", "start_unix_server(", ".listen(_BACKLOG)")
     source = Path(trunkline.transports.__path__[0]).parent
     serving = {path.name for path in source.rglob("*.py") if any(name in path.read_text() for name in calls)}
     among_ourselves = {"bus.py"}  # processes of one user, to which only that user has access
     for_one_person = {"loopback.py"}  # on one page
-    assert serving == {"accept.py", "unix.py"} | among_ourselves | for_one_person
+    assert serving == {"listening.py"} | among_ourselves | for_one_person
 
 
 def test_a_server_listens_by_these_alone() -> None:

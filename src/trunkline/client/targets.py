@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from trunkline.auth.ssrf import EgressPolicy
 from trunkline.client.target_errors import check_text, is_path, script_error, unsupported_target_error
 from trunkline.config import Settings
-from trunkline.errors import MisuseError
+from trunkline.errors import ConfigError, MisuseError
 from trunkline.transports.channel import Accept, Channel, Connector
 
 if TYPE_CHECKING:
@@ -100,6 +100,11 @@ def _address_connector(text: str, settings: Settings, auth: "Auth | None") -> Co
         from trunkline.transports.websocket.client import WebSocketConnector
 
         return WebSocketConnector(text, auth=auth, settings=settings)
+    if "+" in address.scheme:
+        raise ConfigError(
+            f"{text!r} is an address for servers: a client reaches HTTP on a Unix socket through a proxy, and without "
+            "HTTP at unix:///run/server.sock"
+        )
     if address.scheme == "unix":
         from trunkline.transports.unix import UnixConnector
 

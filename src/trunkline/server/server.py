@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.app import App
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health as HealthEndpoint
+    from trunkline.transports.listening import ListeningSockets
 
 __all__ = ["Server"]
 
@@ -584,14 +585,21 @@ class Server:
 
     async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
         """Listen for clients until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
-        `unix:///run/server.sock`, or at `tls://…` and `https://…` with a context that has the server's certificate.
-        With port 0 the system chooses a port; the listener's `address` has it."""
+        `unix:///run/server.sock`, `http+unix:///run/server.sock:/mcp`, or at `tls://…` and `https://…` with a context
+        that has the server's certificate. With port 0 the system chooses a port; the listener's `address` has it.
+        `http+systemd://name/mcp`, `tcp+systemd://name` and `unix+systemd://name` take over sockets that systemd
+        passed."""
         return await self._listen(address, tls)
 
     async def _listen(
-        self, address: str, tls: "SSLContext | None", worker_channel: "WorkerChannel | None" = None
+        self,
+        address: str,
+        tls: "SSLContext | None",
+        opened: "ListeningSockets | None" = None,
+        worker_channel: "WorkerChannel | None" = None,
     ) -> Listener:
-        """Listen at an address; a worker receives its connections from the supervisor through `worker_channel`."""
+        """Listen at an address; the supervisor has `opened` the sockets of a worker, which receives its connections
+        through `worker_channel`."""
         from trunkline.server.run.process import open_listener
 
         await self.start()
@@ -606,6 +614,7 @@ class Server:
             forwarder=self._get_forwarder(),
             dpop_replays=self._get_dpop_replays,
             health=health,
+            opened=opened,
             source=worker_channel,
         )
         self._runtime.listeners.append(made)
@@ -676,13 +685,17 @@ class Server:
         port: int | None = None,
         path: str | PathLike[str] | None = None,
         tls: "SSLContext | None" = None,
+        uds: str | PathLike[str] | None = None,
+        systemd: bool | str = False,
         workers: int | None = None,
     ) -> None:
         """Serve until Ctrl+C or SIGTERM, on stdio also until the client closes its end. This is the last line of most
         programs. `host` (127.0.0.1), `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for
-        "http" and "unix". `workers` is the number of processes that serve together over "http": this process starts
-        them, watches them and distributes the connections. If the server cannot start, because of a wrong option or an
-        address in use, the process prints one line on standard error and exits with code 2."""
+        "http" and "unix". `uds` is the path of a Unix socket to serve "http" on. `systemd` takes over the sockets that
+        systemd passed instead of opening any: all of them, or those with a name. `workers` is the number of processes
+        that serve together over "http": this process starts them, watches them and distributes the connections. If the
+        server cannot start, because of a wrong option or an address in use, the process prints one line on standard
+        error and exits with code 2."""
         from trunkline.server.run.process import (
             build_address,
             check_no_loop,
@@ -693,7 +706,9 @@ class Server:
 
         check_no_loop()
         with exit_on_startup_error():
-            address = build_address(transport, host=host, port=port, path=path, tls=tls, workers=workers)
+            address = build_address(
+                transport, host=host, port=port, path=path, tls=tls, uds=uds, systemd=systemd, workers=workers
+            )
         if address is None:
             run_stdio(self)
         elif workers is None:
@@ -705,21 +720,20 @@ class Server:
     def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
         """Run workers; without a configured store they share a temporary one."""
         from trunkline.server.run.workers import WorkerJob, check_workers_supported, run_workers, temporary_store_folder
-        from trunkline.transports.addresses import parse_address
 
         check_workers_supported()
         work = WorkerJob(self, self._listen, lambda: self._shutdown.readiness, tls)
         if (store := self._store.configured) is not None:
             if not store.lasting:
                 raise MisuseError("workers need a store that processes can share, such as SqliteStore(path)")
-            run_workers(work, parse_address(address), count)
+            run_workers(work, address, count)
             return
         from trunkline.stores.sqlite.store import SqliteStore
 
         with temporary_store_folder() as folder:
             self._store.configure(SqliteStore(folder / "store", synchronous="NORMAL"))
             self._catalog.experimental.setdefault(IDEMPOTENCY, {})
-            run_workers(replace(work, store_folder=folder), parse_address(address), count)
+            run_workers(replace(work, store_folder=folder), address, count)
 
 
 def _check_file_arguments(uri: Any, path: Any) -> None:

@@ -8,7 +8,6 @@ acceptor closes it and logs one line.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -16,28 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from trunkline.backlog import DescriptorsExhausted, ListenerClosed, accept_pending
-from trunkline.errors import TransportError
 from trunkline.fdlimit import DescriptorReserve, LogThrottle
-from trunkline.transports.addresses import format_host_port
 
-__all__ = ["BACKLOG", "Acceptor", "ConnectionSource", "TransportOpener", "bind", "resolve", "tls_arguments"]
+__all__ = ["Acceptor", "ConnectionSource", "TransportOpener", "tls_arguments"]
 
-BACKLOG: Final = 1024  # pending connections per listening socket
 _DESCRIPTOR_CHECK_INTERVAL: Final = 0.1  # seconds between two checks for free descriptors
 _INET_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-_ADDRESS_UNAVAILABLE: Final = frozenset(
-    {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
-)  # a host name may resolve to addresses of other machines
-_ADVICE: Final = {
-    errno.EADDRINUSE: "; stop the other program or choose another port",
-    errno.EACCES: "; choose a port above 1023, or run with the right to use this one",
-    errno.EADDRNOTAVAIL: "; choose an address of this machine",
-}
 
 _log: Final = logging.getLogger("trunkline")
-
-AddressInfo = tuple[Any, ...]
-"""One entry of the result of `getaddrinfo`."""
 
 
 class ConnectionSource(Protocol):
@@ -52,76 +37,18 @@ class ConnectionSource(Protocol):
         ...
 
 
-async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
-    """Return the addresses of a host to listen on; a numeric address is resolved without a thread."""
-    flags = socket.AI_PASSIVE
-    try:
-        return socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST if host else flags
-        )
-    except socket.gaierror:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        except OSError as error:
-            raise _cannot_listen(host, port, error) from error
-
-
-def bind(host: str, port: int, addresses: Sequence[AddressInfo] | None = None) -> list[socket.socket]:
-    """Open a listening socket for each address of a host. If the port is 0, all sockets share the port that the
-    system chose."""
-    listeners: list[socket.socket] = []
-    chosen, unavailable = port, OSError("it has no address")
-    try:
-        if addresses is None:
-            addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(addresses):
-            try:
-                listeners.append(_open_listener(family, (address[0], chosen, *address[2:])))
-            except OSError as error:
-                if error.errno not in _ADDRESS_UNAVAILABLE:
-                    raise
-                unavailable = error
-            else:
-                chosen = listeners[-1].getsockname()[1]
-        if not listeners:
-            raise unavailable
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        raise _cannot_listen(host, port, error) from error
-    return listeners
-
-
-def _open_listener(family: int, address: tuple[Any, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
-    reason = f"{error.strerror or error}"
-    if isinstance(error, socket.gaierror):
-        advice = "; choose a name or an address of this machine"
-    else:
-        advice = _ADVICE.get(error.errno or 0, "")
-    return TransportError(f"cannot listen on {format_host_port(host, port)}: {reason}{advice}")
-
-
 class Acceptor:
     """Accepts connections from listening sockets, which it owns, while descriptors are free."""
 
-    def __init__(self, listener: Sequence[socket.socket], reserve: DescriptorReserve) -> None:
-        self._listeners = list(listener)
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        reserve: DescriptorReserve,
+        on_stop: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`on_stop` is called when the sockets are closed, for example to remove a socket file."""
+        self._listeners = list(listeners)
+        self._on_stop = on_stop
         self._reserve = reserve
         self._log_throttle = LogThrottle()
         self._loop = asyncio.get_running_loop()
@@ -149,6 +76,7 @@ class Acceptor:
         for listener in self._listeners:
             listener.close()
         self._listeners, self._tasks = [], []
+        self._on_stop()
 
     def _watch(self) -> None:
         for listener in self._listeners:

@@ -5,23 +5,19 @@ a stream that begins with anything but a message without a response, so a web pa
 """
 
 import asyncio
-import ipaddress
 import ssl
-import warnings
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from trunkline.config import Settings
-from trunkline.transports.accept import Acceptor, TransportOpener, bind, resolve, tls_arguments
-from trunkline.transports.addresses import format_host_port
+from trunkline.transports.accept import Acceptor, TransportOpener, tls_arguments
+from trunkline.transports.addresses import Address, format_host_port
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets, resolve
 from trunkline.transports.sockets import LINGER, SocketConnection, SocketConnectionFactory, dial, guarded_factory
 from trunkline.transports.stream import FramingName
 
-__all__ = ["LOOPBACK_ADDRESS", "TcpConnector", "listen_tcp"]
-
-LOOPBACK_ADDRESS: Final = "127.0.0.1"
+__all__ = ["TcpConnector", "listen_tcp"]
 
 
 class TcpConnector:
@@ -62,17 +58,21 @@ class TcpConnector:
 
 
 async def listen_tcp(
-    guard: ListenerGuard, *, host: str = LOOPBACK_ADDRESS, port: int = 0, tls: ssl.SSLContext | None = None
+    guard: ListenerGuard,
+    *,
+    host: str = LOOPBACK_ADDRESS,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    opened: ListeningSockets | None = None,
 ) -> Listener:
-    """Listen on a host and port; port 0 lets the system choose one. Warn if the traffic is unencrypted and not
-    local."""
-    listeners = bind(host, port, await resolve(host, port))
-    bound = [listener.getsockname()[:2] for listener in listeners]
-    address = f"{_scheme(tls)}://{format_host_port(*bound[0])}"
-    warn_if_unencrypted(address, [address for address, _ in bound], tls)
+    """Listen on a host and port, or on sockets that are `opened` already; port 0 lets the system choose one. Warn if
+    the traffic is unencrypted and not local."""
+    if opened is None:
+        opened = open_sockets(Address(_scheme(tls), host, port), guard.settings, await resolve(host, port))
     tls_options = tls_arguments(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
     factory = guarded_factory(SocketConnectionFactory("tcp", guard.settings, report=guard.connection_failed), guard)
-    return _TcpListener(TransportOpener(Acceptor(listeners, guard.reserve), factory, tls_options), guard, address)
+    acceptor = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
+    return _TcpListener(TransportOpener(acceptor, factory, tls_options), guard, opened.address)
 
 
 class _TcpListener:
@@ -95,16 +95,6 @@ class _TcpListener:
 
     async def wait_closed(self) -> None:
         """Return at once: each connection closes its own socket."""
-
-
-def warn_if_unencrypted(address: str, hosts: Sequence[str], tls: ssl.SSLContext | None) -> None:
-    """Warn if other machines can reach an address without TLS."""
-    if tls is None and not all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
-        warnings.warn(
-            f"{address} can be reached from other machines without encryption; pass tls=, or host={LOOPBACK_ADDRESS!r}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def _scheme(context: ssl.SSLContext | None) -> str:

@@ -20,7 +20,8 @@ from trunkline import Client, Server, Settings
 from trunkline.backlog import DescriptorsExhausted, ListenerClosed, accept_pending
 from trunkline.errors import TransportError
 from trunkline.fdlimit import DescriptorReserve
-from trunkline.transports.accept import Acceptor, bind, resolve
+from trunkline.transports.accept import Acceptor
+from trunkline.transports.listening import bind, resolve
 
 ROOM = 20  # descriptors between the open ones and the reserve
 CLIENTS = 15

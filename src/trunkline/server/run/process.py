@@ -5,18 +5,19 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
+from trunkline.config import Settings
 from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
 from trunkline.errors.suggestions import did_you_mean
 from trunkline.fdlimit import DescriptorReserve
 from trunkline.server.run.signals import on_signals
 from trunkline.server.shutdown import EXIT_CODES
-from trunkline.transports.addresses import format_host_port, parse_address
+from trunkline.transports.addresses import Address, format_host_port, parse_address
 from trunkline.transports.channel import Listener
 from trunkline.transports.stdio.server import END_OF_INPUT, claim_stdio, serve_stdio
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.health import Health
     from trunkline.transports.http.session.backend import SessionBackend
     from trunkline.transports.listener_limits import ListenerGuard
+    from trunkline.transports.listening import ListeningSockets
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 USAGE_ERROR: Final = 2
@@ -41,13 +43,14 @@ USAGE_ERROR: Final = 2
 _FAILURE: Final = 1
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "stdio": frozenset(),
-    "http": frozenset({"host", "port", "path", "tls", "workers"}),
-    "tcp": frozenset({"host", "port", "tls"}),
-    "unix": frozenset({"path"}),
+    "http": frozenset({"host", "port", "path", "tls", "workers", "uds", "systemd"}),
+    "tcp": frozenset({"host", "port", "tls", "systemd"}),
+    "unix": frozenset({"path", "systemd"}),
 }  # of `run()`, by transport
 _HTTP_ALIASES: Final = frozenset(
     {"sse", "streamable-http", "streamable_http", "streamablehttp", "ws", "websocket", "https"}
 )
+_SECURE_SCHEMES: Final = {"http": "https", "tcp": "tls"}
 _PORTS: Final = range(1 << 16)
 _EVENT_LOOP_PATHS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 
@@ -102,24 +105,30 @@ def build_address(transport: Any, **given: Any) -> str | None:
     if not isinstance(transport, str) or transport not in _OPTIONS:
         known = f"transport {transport!r} is not one of: {', '.join(_OPTIONS)}."
         raise MisuseError(known + _suggest_transport(transport))
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None and value is not False}
     for name in given:
         if name not in _OPTIONS[transport]:
             used = [kind for kind, options in _OPTIONS.items() if name in options]
             with_it = " or ".join(f'run("{kind}", {name}=…)' for kind in used)
             raise MisuseError(f'transport "{transport}" does not use {name}=; write {with_it}, or leave it out')
     _check_options(given)
+    _check_conflicts(transport, given)
     path, secured = given.get("path"), "tls" in given
+    endpoint = "/" + os.fspath(path or "mcp").lstrip("/") if transport == "http" else ""
+    scheme = _SECURE_SCHEMES[transport] if secured else transport
+    if (name := given.get("systemd")) is not None:
+        return f"{scheme}+systemd://{'' if name is True else name}{endpoint}"
+    if "uds" in given:
+        return f"http+unix://{os.path.abspath(given['uds'])}:{endpoint}"
     if transport == "unix":
         if path is None:
             raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
         return f"unix://{os.path.abspath(path)}"
     host, port = given.get("host", "127.0.0.1"), given.get("port")
     if transport == "tcp":
-        return f"{'tls' if secured else 'tcp'}://{format_host_port(host, port or 0)}"
+        return f"{scheme}://{format_host_port(host, port or 0)}"
     if transport == "http":
-        at = "/" + os.fspath(path or "mcp").lstrip("/")
-        return f"{'https' if secured else 'http'}://{format_host_port(host, 8000 if port is None else port)}{at}"
+        return f"{scheme}://{format_host_port(host, 8000 if port is None else port)}{endpoint}"
     return None
 
 
@@ -139,10 +148,25 @@ def _check_options(given: Mapping[str, Any]) -> None:
         raise MisuseError(f"port= is a whole number from 0 to {_PORTS[-1]}, not {port!r}; 0 lets the system choose")
     if path is not None and not isinstance(path, str | os.PathLike):
         raise MisuseError(f"path= is a text or a path, not {path!r}")
+    uds, systemd = given.get("uds"), given.get("systemd", True)
+    if uds is not None and not isinstance(uds, str | os.PathLike):
+        raise MisuseError(f"uds= is the path of a Unix socket, such as /run/server.sock, not {uds!r}")
+    if systemd is not True and not (isinstance(systemd, str) and systemd and not set(systemd) & {"/", ":"}):
+        raise MisuseError(f"systemd= is True, or the name of a socket (FileDescriptorName=), not {systemd!r}")
     if workers is not None and (not _is_integer(workers) or workers < 1):
         raise MisuseError(f"workers= is the number of processes, 1 or more, not {workers!r}")
     if "tls" in given:
         _check_tls(given["tls"])
+
+
+def _check_conflicts(transport: str, given: Mapping[str, Any]) -> None:
+    """Raise `MisuseError` for options that exclude each other."""
+    for chosen in ("systemd", "uds"):
+        others = {"host", "port", "uds"} - {chosen} | ({"path"} if transport == "unix" else set[str]())
+        if chosen in given and (named := sorted(others & given.keys())):
+            raise MisuseError(f"{chosen}= says where to listen, and so does {named[0]}=; leave one of them out")
+    if "uds" in given and "tls" in given:
+        raise MisuseError("tls= is for connections over a network, and uds= is a local socket; leave tls= out")
 
 
 def _is_integer(value: object) -> bool:
@@ -323,48 +347,69 @@ async def open_listener(
     forwarder: "Relay | None" = None,
     dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
     health: "Callable[[], Health | None]" = lambda: None,
+    opened: "ListeningSockets | None" = None,
     source: "ConnectionSource | None" = None,
 ) -> Listener:
     """Open a listener for a server at an address. The transport receives the listener limits, which create the
-    connections; over HTTP also the session backend, the forwarder, and optionally a source of accepted connections."""
+    connections; over HTTP also the session backend, the forwarder, and in a worker the sockets that the supervisor has
+    `opened`, and the `source` of the connections that it accepts."""
     where = parse_address(address)
     if tls is not None:
         _check_tls(tls)
-    if where.scheme in {"ws", "wss"}:
+    if where.transport in {"ws", "wss"}:
         raise ConfigError(f"{address} is not an address to listen at: http:// and https:// serve WebSockets as well")
-    if (tls is not None) is not (where.scheme in {"tls", "https"}):
+    if (tls is not None) is not where.secure:
         raise ConfigError(
             f"{address} and tls= do not match: tls:// and https:// need a context, other schemes take none"
         )
     if auth is None:
         _check_no_scopes(server)
-    if auth is not None and where.scheme not in {"http", "https"}:
+    if auth is not None and where.transport != "http":
         raise ConfigError(f"{address} has no authentication: a server with auth= listens at http:// or https://")
-    if where.scheme == "unix":
-        from trunkline.transports.unix import listen_unix
-
-        return await listen_unix(_make_listener_limits(server, clock), where.path)
-    if where.scheme in {"http", "https"}:
+    if where.transport == "http":
         with require_http_extra():
-            from trunkline.transports.http.listen import default_host_names, listen_http
-        names = default_host_names(where.host)
-        gate = make_authenticator(server, where.path, auth, host_names=names, dpop_replays=dpop_replays)
-        guard = _make_listener_limits(server, clock, names)
-        return await listen_http(
-            guard,
-            host=where.host,
-            port=where.port,
-            path=where.path,
-            tls=tls,
-            authenticator=gate,
-            session_backend=session_backend,
-            relay=forwarder,
-            health=health(),
-            source=source,
-        )
+            from trunkline.transports.http.listen import listen_http
+        async with _open_unless(opened, where, server.settings) as listening:
+            names = listening.host_names
+            gate = make_authenticator(server, where.path, auth, host_names=names, dpop_replays=dpop_replays)
+            return await listen_http(
+                _make_listener_limits(server, clock, names),
+                opened=listening,
+                path=where.path,
+                tls=tls,
+                authenticator=gate,
+                session_backend=session_backend,
+                relay=forwarder,
+                health=health(),
+                source=source,
+            )
     from trunkline.transports.tcp import listen_tcp
+    from trunkline.transports.unix import listen_unix
 
-    return await listen_tcp(_make_listener_limits(server, clock), host=where.host, port=where.port, tls=tls)
+    async with _open_unless(opened, where, server.settings) as listening:
+        guard = _make_listener_limits(server, clock)
+        if where.transport == "unix":
+            return await listen_unix(guard, opened=listening)
+        return await listen_tcp(guard, tls=tls, opened=listening)
+
+
+@contextlib.asynccontextmanager
+async def _open_unless(
+    opened: "ListeningSockets | None", where: Address, settings: Settings
+) -> AsyncGenerator["ListeningSockets"]:
+    """Open the sockets of an address, unless they are `opened` already; close them if the block fails."""
+    if opened is not None:
+        yield opened
+        return
+    from trunkline.transports.listening import open_sockets, resolve
+
+    named = where.inherited or where.socket_path
+    own = open_sockets(where, settings, None if named else await resolve(where.host, where.port))
+    try:
+        yield own
+    except BaseException:
+        own.close()
+        raise
 
 
 @contextlib.contextmanager

@@ -28,9 +28,8 @@ from trunkline.server.shutdown import EXIT_CODES
 from trunkline.supervision.restart_policy import RestartPolicy
 from trunkline.supervision.supervisor import Supervisor, SupervisorOptions
 from trunkline.supervision.worker_channel import WorkerChannel
-from trunkline.transports.accept import bind
-from trunkline.transports.addresses import Address, format_host_port
-from trunkline.transports.tcp import warn_if_unencrypted
+from trunkline.transports.addresses import parse_address
+from trunkline.transports.listening import ListeningSockets, open_sockets
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -46,29 +45,27 @@ class WorkerJob(Struct, frozen=True):
     """Parameters of every worker process."""
 
     server: "RunnableServer"
-    listen: Callable[[str, "SSLContext | None", WorkerChannel], Awaitable[Any]]
+    listen: Callable[[str, "SSLContext | None", ListeningSockets, WorkerChannel], Awaitable[Any]]
     readiness: Callable[[], str]  # "ready", "paused" or "draining"
     tls: "SSLContext | None"
     store_folder: Path | None = None  # of a temporary store, deleted with the workers
 
 
-def run_workers(job: WorkerJob, bind_address: Address, count: int) -> None:
-    """Serve with `count` workers until Ctrl+C or SIGTERM."""
+def run_workers(job: WorkerJob, address: str, count: int) -> None:
+    """Serve an address with `count` workers until Ctrl+C or SIGTERM."""
     with require_http_extra():
         import_module("trunkline.transports.http.listen")  # imported before the fork, once for all workers
     reserve = DescriptorReserve(job.server.settings.descriptor_reserve)
     reserve.raise_limit(job.server.settings.max_connections)
-    places = bind(bind_address.host, bind_address.port)
-    hosts = [place.getsockname()[0] for place in places]
-    port: int = places[0].getsockname()[1]
-    address = f"{bind_address.scheme}://{format_host_port(bind_address.host, port)}{bind_address.path}"
-    shown = f"{bind_address.scheme}://{format_host_port(hosts[0], port)}{bind_address.path}"
-    warn_if_unencrypted(shown, hosts, job.tls)
     server = job.server
-    supervisor = Supervisor(
-        places, partial(_run_worker, job, address), _make_plan(server.settings, count), reserve, _print_line
-    )
-    if code := supervisor.run(lambda: _print_line(f"{server.name} listens at {shown}")):
+    opened = open_sockets(parse_address(address), server.settings)
+    main = partial(_run_worker, job, address, opened)
+    try:
+        supervisor = Supervisor(opened.sockets, main, _make_plan(server.settings, count), reserve, _print_line)
+        code = supervisor.run(lambda: _print_line(f"{server.name} listens at {opened.address}"))
+    finally:
+        opened.close()
+    if code:
         raise SystemExit(code)
 
 
@@ -112,25 +109,25 @@ def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
 
-def _run_worker(job: WorkerJob, address: str, number: int, sock: socket.socket) -> int:
+def _run_worker(job: WorkerJob, address: str, opened: ListeningSockets, number: int, sock: socket.socket) -> int:
     """Run a worker process until it stops; return its exit code."""
     channel = WorkerChannel(number, sock, job.readiness, DescriptorReserve(job.server.settings.descriptor_reserve))
     try:
-        run_on_loop(job.server, _serve(job, address, channel))
+        run_on_loop(job.server, _serve(job, address, opened, channel))
     finally:
         if channel.orphaned and job.store_folder is not None:
             shutil.rmtree(job.store_folder, ignore_errors=True)
     return 0
 
 
-async def _serve(job: WorkerJob, address: str, channel: WorkerChannel) -> Sequence[str]:
-    async def opened() -> None:
-        await job.listen(address, job.tls, channel)
+async def _serve(job: WorkerJob, address: str, opened: ListeningSockets, channel: WorkerChannel) -> Sequence[str]:
+    async def listen() -> None:
+        await job.listen(address, job.tls, opened, channel)
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     channel.open(stop.set)
     try:
-        return await serve_until_stopped(job.server, opened(), asyncio.Event().wait, stop)
+        return await serve_until_stopped(job.server, listen(), asyncio.Event().wait, stop)
     finally:
         channel.close()

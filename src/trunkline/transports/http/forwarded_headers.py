@@ -1,17 +1,21 @@
 """`X-Forwarded-*` headers, honoured only from trusted proxies.
 
 A proxy reports the client's address, the scheme, and the path prefix that it has stripped. Any client can send the same
-headers, so they are ignored unless the connection comes from a trusted proxy.
+headers, so they are ignored unless the connection comes from a trusted proxy. A peer on a Unix socket has no address;
+it is called "unix".
 """
 
 import ipaddress
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trunkline.errors import ConfigError
 from trunkline.transports.http.request import Scope
 
 __all__ = ["TrustedProxies"]
+
+_UNIX: Final = "unix"
+_UNIX_CLIENT: Final = (_UNIX, 0)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -20,16 +24,23 @@ class TrustedProxies:
     """Networks whose `X-Forwarded-*` headers are honoured."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
-        """Take addresses and networks: `10.0.0.7`, `10.0.0.0/8`, `::1`. Raise `ConfigError` for anything else."""
+        """Take addresses and networks: `10.0.0.7`, `10.0.0.0/8`, `::1`; and `unix` for the peers of Unix sockets.
+        Raise `ConfigError` for anything else."""
+        known = list(trusted)
+        self._unix = _UNIX in known
         try:
-            self._networks: list[Network] = [ipaddress.ip_network(text) for text in trusted]
+            self._networks: list[Network] = [ipaddress.ip_network(text) for text in known if text != _UNIX]
         except ValueError as error:
-            raise ConfigError(f"trusted_proxies must be addresses or networks such as 10.0.0.0/8: {error}") from None
+            raise ConfigError(
+                f'trusted_proxies must be addresses or networks such as 10.0.0.0/8, or "unix": {error}'
+            ) from None
 
     def resolve_scope(self, scope: Scope) -> Scope:
         """Return the scope as the client sent it; the same object unless it came through a trusted proxy."""
-        client = cast("Sequence[Any] | None", scope.get("client"))
-        if not self._networks or not client or not self._trusts(client[0]):
+        client = cast("Sequence[Any] | None", scope.get("client", ()))
+        if client is None:  # as ASGI servers say of a Unix socket
+            scope = dict(scope, client=_UNIX_CLIENT)
+        if not (self._unix if client is None else client and self._networks and self._trusts(client[0])):
             return scope
         headers = _forwarded_headers(scope)
         resolved = dict(scope, proxied=True)

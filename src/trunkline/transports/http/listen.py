@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import socket
 import ssl
-from typing import Final
 
 from uvicorn.config import Config
 
 from trunkline.config import Settings
-from trunkline.transports.accept import Acceptor, ConnectionSource, TransportOpener, bind, resolve, tls_arguments
-from trunkline.transports.addresses import format_host_port
+from trunkline.transports.accept import Acceptor, ConnectionSource, TransportOpener, tls_arguments
+from trunkline.transports.addresses import Address
 from trunkline.transports.channel import Listener
 from trunkline.transports.http.app import App
 from trunkline.transports.http.authenticator import Authenticator
@@ -19,27 +17,16 @@ from trunkline.transports.http.health import Health
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.uvicorn_protocol import Connections
 from trunkline.transports.listener_limits import ListenerGuard
-from trunkline.transports.origin_policy import ANY_IP_ADDRESS
-from trunkline.transports.tcp import LOOPBACK_ADDRESS, warn_if_unencrypted
+from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets
 from trunkline.transports.websocket.uvicorn_protocol import WebSocketConnection
 
-__all__ = ["default_host_names", "listen_http"]
-
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - only compared with
-
-
-def default_host_names(host: str) -> tuple[str, ...]:
-    """Return the host names that a server bound to `host` answers to, besides the loopback names."""
-    if host in _WILDCARDS:
-        return (socket.gethostname(), ANY_IP_ADDRESS)
-    return (f"[{host}]" if ":" in host else host,)
+__all__ = ["listen_http"]
 
 
 async def listen_http(
     guard: ListenerGuard,
     *,
-    host: str = LOOPBACK_ADDRESS,
-    port: int = 0,
+    opened: ListeningSockets | None = None,
     path: str = "/",
     tls: ssl.SSLContext | None = None,
     authenticator: Authenticator | None = None,
@@ -51,7 +38,8 @@ async def listen_http(
     """Listen for HTTP clients: Streamable HTTP and WebSocket at `path`, HTTP+SSE beside it.
 
     With a session backend, sessions outlive this process; `relay` forwards requests for sessions of other processes.
-    With a `source`, connections come from it (a supervisor listens) and no socket is bound here.
+    Without `opened` sockets it listens on a free port of the loopback interface. With a `source`, connections come from
+    it (a supervisor listens), and the sockets only give the address.
     """
 
     async def guarded() -> ListenerGuard:
@@ -70,17 +58,12 @@ async def listen_http(
         health=health,
     )
     connections = Connections(guard, _uvicorn_config(app, guard.settings))
-    scheme = "https" if tls else "http"
+    if opened is None:
+        opened = open_sockets(Address("https" if tls else "http", LOOPBACK_ADDRESS, path=path), guard.settings)
     if source is None:
-        listening = bind(host, port, await resolve(host, port))
-        bound = [sock.getsockname()[:2] for sock in listening]
-        address = f"{scheme}://{format_host_port(*bound[0])}{path}"
-        warn_if_unencrypted(address, [sock[0] for sock in bound], tls)
-        source = Acceptor(listening, guard.reserve)
-    else:
-        address = f"{scheme}://{format_host_port(host, port)}{path}"
+        source = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
     secured = tls_arguments(tls, guard.settings.header_timeout)
-    return _HttpListener(app, TransportOpener(source, connections.make, secured), connections, address)
+    return _HttpListener(app, TransportOpener(source, connections.make, secured), connections, opened.address)
 
 
 def _uvicorn_config(app: App, settings: Settings) -> Config:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.lines import server_tls
 from tests.limits import PATIENCE
 
 from trunkline import Server
@@ -33,7 +34,14 @@ def taken() -> Iterator[int]:
         ("tcp", {"host": "localhost", "port": 4000}, "tcp://localhost:4000"),
         ("unix", {"path": Path("/run/s.sock")}, "unix:///run/s.sock"),
         ("unix", {"path": "s.sock"}, f"unix://{Path.cwd()}/s.sock"),
-        ("stdio", {"port": None, "tls": None}, None),
+        ("stdio", {"port": None, "tls": None, "systemd": False}, None),
+        ("http", {"uds": Path("/run/s.sock")}, "http+unix:///run/s.sock:/mcp"),
+        ("http", {"uds": "s.sock", "path": "/a"}, f"http+unix://{Path.cwd()}/s.sock:/a"),
+        ("http", {"systemd": True}, "http+systemd:///mcp"),
+        ("http", {"systemd": "web", "path": "a"}, "http+systemd://web/a"),
+        ("http", {"systemd": True, "tls": server_tls()}, "https+systemd:///mcp"),
+        ("tcp", {"systemd": "mcp"}, "tcp+systemd://mcp"),
+        ("unix", {"systemd": True}, "unix+systemd://"),
     ],
 )
 def test_run_options_become_an_address(transport: str, options: Any, address: str | None) -> None:
@@ -63,6 +71,15 @@ def test_run_options_become_an_address(transport: str, options: Any, address: st
         ("http", {"host": "http://127.0.0.1"}, "host= is a name or an address such as 127.0.0.1, not 'http://"),
         ("http", {"path": 5}, "path= is a text or a path, not 5"),
         ("http", {"tls": True}, "tls= is an ssl.SSLContext with the server's certificate, not True"),
+        ("http", {"uds": 5}, "uds= is the path of a Unix socket, such as /run/server.sock, not 5"),
+        ("http", {"uds": "/s", "port": 80}, "uds= says where to listen, and so does port=; leave one of them out"),
+        ("http", {"uds": "/s", "tls": server_tls()}, "uds= is a local socket; leave tls= out"),
+        ("http", {"systemd": True, "uds": "/s"}, "systemd= says where to listen, and so does uds="),
+        ("http", {"systemd": True, "host": "::1"}, "systemd= says where to listen, and so does host="),
+        ("unix", {"systemd": True, "path": "/s"}, "systemd= says where to listen, and so does path="),
+        ("http", {"systemd": 3}, "systemd= is True, or the name of a socket (FileDescriptorName=), not 3"),
+        ("http", {"systemd": "a:b"}, "systemd= is True, or the name of a socket (FileDescriptorName=), not 'a:b'"),
+        ("tcp", {"uds": "/s"}, 'transport "tcp" does not use uds=; write run("http", uds=…), or leave it out'),
         ("http", {"workers": 0}, "workers= is the number of processes, 1 or more, not 0"),
         ("http", {"workers": "2"}, "workers= is the number of processes, 1 or more, not '2'"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from trunkline import MemoryStore, Server
 from trunkline.errors import MisuseError, TransportError
-from trunkline.transports.accept import bind
+from trunkline.transports.listening import bind
 
 
 def test_workers_refuse_a_memory_store(capsys: pytest.CaptureFixture[str]) -> None:

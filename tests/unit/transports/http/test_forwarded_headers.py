@@ -19,10 +19,28 @@ def test_headers_from_untrusted_peers_are_ignored() -> None:
     assert TrustedProxies([]).resolve_scope(asked) is asked
 
 
-@pytest.mark.parametrize("client", [None, "/run/a.sock"])
-def test_caller_without_address_is_not_trusted(client: str | None) -> None:
-    asked = scope(client, x_forwarded_for="1.2.3.4")
-    assert TrustedProxies(["0.0.0.0/0"]).resolve_scope(asked) is asked
+def test_caller_without_address_is_not_trusted() -> None:
+    asked = scope("/run/a.sock", x_forwarded_for="1.2.3.4")
+    assert TrustedProxies(["0.0.0.0/0", "unix"]).resolve_scope(asked) is asked
+
+
+def test_peer_of_unix_socket_has_a_name() -> None:
+    seen = TrustedProxies(["0.0.0.0/0"]).resolve_scope(
+        scope(None, x_forwarded_for="1.2.3.4", x_forwarded_proto="https")
+    )
+    assert (seen["client"], seen["scheme"]) == (("unix", 0), "http")
+
+
+def test_scope_that_names_no_client_is_unchanged() -> None:
+    asked = {name: value for name, value in scope().items() if name != "client"}
+    assert TrustedProxies(["0.0.0.0/0", "unix"]).resolve_scope(asked) is asked
+
+
+def test_proxy_on_unix_socket_is_trusted_by_name() -> None:
+    proxies = TrustedProxies(["unix", "10.0.0.9"])
+    seen = proxies.resolve_scope(scope(None, x_forwarded_for="1.2.3.4, 10.0.0.9", x_forwarded_proto="https"))
+    assert (seen["client"], seen["scheme"]) == (("1.2.3.4", 0), "https")
+    assert proxies.resolve_scope(scope(None))["client"] == ("unix", 0)
 
 
 def test_trusted_proxy_sets_client_scheme_and_prefix() -> None:
