@@ -29,7 +29,7 @@ async function sentBack(page) {
   return page.searchParams;
 }
 
-/** Remembers for as long as the process lives. */
+/** A token store in memory. */
 class Person {
   opened = [];
   redirectUrl = REDIRECT_URI;

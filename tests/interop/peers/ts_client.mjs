@@ -36,7 +36,7 @@ function reason(error) {
   return error instanceof AssertionError ? error.message : `${error?.name}: ${error?.message}`;
 }
 
-/** Tries every cell that has a probe, over one connection. */
+/** Try every cell that has a probe, over one connection. */
 async function fill({ revision, server, cells }, outcome) {
   const held = revision >= MODERN ? Modern : Connection;
   const connection = await held.open(server, revision, capabilitiesIn(revision));
@@ -50,7 +50,7 @@ async function fill({ revision, server, cells }, outcome) {
   outcome.wire = connection.transport.kept;
 }
 
-/** One run; a connection that is lost is the outcome of all cells that are left. */
+/** One run; a lost connection is the outcome of all remaining cells. */
 async function follow(run) {
   const outcome = { matrix: {}, wire: [] };
   try {

@@ -26,18 +26,18 @@ const NOTICES = [
   types.ElicitationCompleteNotificationSchema,
 ];
 
-/** Everything that a client can declare in a revision. */
+/** All capabilities that a client can declare in a revision. */
 export function capabilitiesIn(revision) {
   const roots = revision >= MODERN ? {} : { listChanged: true };
   return { sampling: {}, roots, elicitation: { form: {}, url: {} } };
 }
 
-/** Fails with a sentence unless both are equal. */
+/** Fail with a message unless both are equal. */
 export function equal(seen, expected) {
   assert(isDeepStrictEqual(seen, expected), `${JSON.stringify(seen)} instead of ${JSON.stringify(expected)}`);
 }
 
-/** Fails with a sentence unless one is in the other. */
+/** Fail with a message unless one contains the other. */
 export function contains(seen, expected) {
   assert(seen.includes(expected), `${JSON.stringify(expected)} is not among ${JSON.stringify(seen)}`);
 }
@@ -84,14 +84,14 @@ function lineTo([first, ...rest]) {
   return new (tapped(first.endsWith("/sse") ? SSEClientTransport : StreamableHTTPClientTransport))(new URL(first));
 }
 
-/** One conversation with the server, and what the server said in it on its own account. */
+/** One connection to the server, and the messages that the server sent unasked. */
 export class Connection {
   notices = [];
-  faults = []; // what the SDK could not read
+  faults = []; // what the SDK could not decode
   samplingCancelled = Promise.withResolvers();
   #news = Promise.withResolvers();
 
-  /** Reaches a server and begins a conversation with it, in a revision and with capabilities of our choice. */
+  /** Connect to a server, in a revision and with chosen capabilities. */
   static async open(server, revision, capabilities) {
     const connection = new this(server, revision, capabilities);
     await connection.begin();
@@ -152,12 +152,12 @@ export class Connection {
     return this.client.callTool(params, undefined, options);
   }
 
-  /** Sees that the server is there. */
+  /** Check that the server responds. */
   alive() {
     return this.client.ping();
   }
 
-  /** Wants log messages of that level and above. */
+  /** Request log messages of that level and above. */
   logFrom(level) {
     return this.client.setLoggingLevel(level);
   }
@@ -169,14 +169,14 @@ export class Connection {
     await this.client.unsubscribeResource({ uri });
   }
 
-  /** The requests of one kind that the server has made. */
+  /** The requests of one kind that the server has sent. */
   asked(method) {
     return this.sentBy("server").filter((message) => message.method === method);
   }
 
   // --- what the server says ------------------------------------------------------------------
 
-  /** The params of the oldest such notification, once there is one. Each is given out once. */
+  /** The params of the oldest such notification, once there is one. Each is returned once. */
   async heard(method) {
     for (;;) {
       const place = this.notices.findIndex((notice) => notice.method === method);
@@ -185,14 +185,14 @@ export class Connection {
     }
   }
 
-  /** Fails if such a notification came. A sign of life first: whatever was sent before it has arrived. */
+  /** Fail if such a notification came. Check liveness first: all earlier messages have arrived then. */
   async nothingHeard(method) {
     await this.alive();
     const heard = this.notices.filter((notice) => notice.method === method);
     equal(heard, []);
   }
 
-  /** The text that a tool returns; a failure of the tool is a failure of the probe. */
+  /** The text result of a tool; a failure of the tool is a failure of the probe. */
   async call(name, args = {}) {
     const result = await this.callTool({ name, arguments: args });
     const text = result.content.map((block) => block.text ?? "").join("");
@@ -200,7 +200,7 @@ export class Connection {
     return text;
   }
 
-  /** What one side has sent so far. */
+  /** The messages of one side so far. */
   sentBy(sender) {
     return this.transport.kept.filter((entry) => entry.sender === sender).map((entry) => entry.message);
   }
@@ -211,9 +211,9 @@ export class Connection {
     this.#news = Promise.withResolvers();
   }
 
-  // --- what the host application would answer ------------------------------------------------
+  // --- callbacks of the host application
 
-  /** Echoes the prompt. Never answers "hang", and reports progress first where it is asked for. */
+  /** Echo the prompt. Block on "hang", and report progress first if requested. */
   #onSampling = async ({ params }, { signal, sendNotification }) => {
     const { text } = params.messages.at(-1).content;
     if (text === "hang") {
@@ -229,7 +229,7 @@ export class Connection {
     return { role: "assistant", content, model: "parrot", stopReason: "endTurn" };
   };
 
-  /** Does what the message says: "accept", "decline" or "cancel". */
+  /** Do what the message says: "accept", "decline" or "cancel". */
   #onElicitation = ({ params }) => {
     const filled = params.message === "accept" && params.mode !== "url";
     return { action: params.message, ...(filled && { content: { name: "Ada", age: 36 } }) };

@@ -75,10 +75,10 @@ const progress = (request, step, rest = {}) => {
   return request.notify({ method: "notifications/progress", params });
 };
 
-/** Everything that is offered, and what has become of it. */
+/** The catalog and its state. */
 export class Offer {
   #hidden = new Set();
-  #events = new Map(); // what has happened, by name
+  #events = new Map(); // events, by name
 
   /** `refusal` makes the error that says what is not offered; `changed` and `updated` are set by whoever serves. */
   constructor(refusal) {
@@ -206,7 +206,7 @@ export class Offer {
     return { messages: [said, { role: "assistant", content: { type: "resource", resource: STATIC } }] };
   }
 
-  /** Names of people, and of the thing that belongs to somebody whose name is filled in already. */
+  /** Names of people, or of the thing that belongs to the person in the other argument. */
   complete({ ref, argument, context }) {
     const who = context?.arguments?.who;
     const known = argument.name === "thing" && who ? [PEOPLE[who]] : Object.keys(PEOPLE);
@@ -216,7 +216,7 @@ export class Offer {
   }
 }
 
-/** The schemas of a tool, and what else is said about it. */
+/** The schemas of a tool, and its annotations. */
 function described(name) {
   const taken = TAKEN[name] ?? {};
   const properties = Object.fromEntries(Object.entries(taken).map(([key, type]) => [key, { type }]));

@@ -22,7 +22,7 @@ export const PROBES = {
     equal(connection.client.getInstructions(), "Try everything.");
   },
 
-  /** Only after it may a server ask anything of its client. */
+  /** Only after it may a server send requests to its client. */
   async "notifications/initialized to server"({ connection }) {
     equal(await connection.call("ping_client"), "pong");
   },
@@ -37,7 +37,7 @@ export const PROBES = {
     equal(connection.asked("ping").length, before + 1);
   },
 
-  /** The tool is stopped, and its call is never answered. */
+  /** The tool stops, and its call gets no response. */
   async "notifications/cancelled to server"({ connection }) {
     const stop = new AbortController();
     const options = { signal: stop.signal, onprogress: () => stop.abort("enough") };
@@ -54,7 +54,7 @@ export const PROBES = {
     await connection.samplingCancelled.promise;
   },
 
-  /** The client reports progress of a sampling request; the server hears it. */
+  /** The client reports progress of a sampling request; the server receives it. */
   async "notifications/progress to server"({ connection }) {
     equal(JSON.parse(await connection.call("sample_attentively", { prompt: "hello" })), [1]);
   },
@@ -74,7 +74,7 @@ export const PROBES = {
     equal(reports.map(([report]) => report), expected);
   },
 
-  /** It takes the place of a handshake. */
+  /** It replaces the handshake. */
   async "server/discover to server"({ revision, connection }) {
     const { supportedVersions, instructions } = await connection.client.discover();
     contains(supportedVersions, revision);
@@ -84,7 +84,7 @@ export const PROBES = {
     equal(connection.sentBy("client").filter((message) => message.method === "initialize"), []);
   },
 
-  /** Of a resource is told who listens to it, and nobody else. */
+  /** Only listeners to a resource receive its updates. */
   async "subscriptions/listen to server"({ connection }) {
     await connection.call("touch", { uri: "test://static" });
     await connection.nothingHeard(UPDATED);
@@ -97,7 +97,7 @@ export const PROBES = {
     await connection.nothingHeard(UPDATED);
   },
 
-  /** Before anything else is told, the client hears what will be, under the id of its listen. */
+  /** Before any other notification, the client receives the acknowledgement, under the id of its listen. */
   async "notifications/subscriptions/acknowledged to client"({ connection }) {
     const wanted = { toolsListChanged: true, resourceSubscriptions: ["test://item/7"] };
     const listen = await connection.client.listen(wanted);
@@ -153,7 +153,7 @@ export const PROBES = {
     await comesAndGoes(connection, "resources", "test://spare", uris);
   },
 
-  /** Only a subscriber is told, and only of the resource that it subscribed to. */
+  /** Only a subscriber gets updates, and only of its resource. */
   async "resources/subscribe to server"({ connection }) {
     await connection.call("touch", { uri: "test://static" });
     await connection.nothingHeard("notifications/resources/updated");
@@ -201,7 +201,7 @@ export const PROBES = {
     equal(completion.values, ["Ada", "Alan"]);
   },
 
-  /** What is below the level stays away. */
+  /** Messages below the level are not sent. */
   async "logging/setLevel to server"({ connection }) {
     await connection.client.setLoggingLevel("warning");
     await connection.call("log", { level: "info", text: "quiet" });
@@ -278,9 +278,7 @@ export const PROBES = {
   }),
 };
 
-/**
- * What was asked for before is told afterwards, where it does not end with its stream. Somebody else does the killing,
- * once all are ready, and has the resource change.
+/** Subscriptions survive the kill of a process, unless they end with their stream. The test kills it once all clients are ready, and changes the resource.
  */
 async function processKilled({ revision, connection }) {
   const folder = process.env.MEANWHILE;
@@ -288,7 +286,7 @@ async function processKilled({ revision, connection }) {
     const ready = { line: connection.server[0], process: Number(await connection.call("served_by")) };
     const told = join(folder, randomUUID());
     writeFileSync(told, JSON.stringify(ready));
-    renameSync(told, `${told}.ready`); // so that nobody reads half of it
+    renameSync(told, `${told}.ready`); // so that no reader sees half of it
     while (!existsSync(join(folder, "done"))) await setTimeout(20);
     if (revision < MODERN) equal((await connection.heard(UPDATED)).uri, "test://item/8");
   });
@@ -296,7 +294,7 @@ async function processKilled({ revision, connection }) {
   connection.faults.length = 0; // it is a fault to the SDK that a stream was lost
 }
 
-/** An entry is hidden and shown again: each time the client is told, and the list has changed. */
+/** An entry is hidden and shown again: each time the client gets a notification and the changed list. */
 async function comesAndGoes(connection, kind, key, listed) {
   contains(await listed(), key);
   await connection.call("hide", { kind });
@@ -307,14 +305,14 @@ async function comesAndGoes(connection, kind, key, listed) {
   contains(await listed(), key);
 }
 
-/** Fails unless a request is answered with that error. */
+/** Fail unless a request fails with that error. */
 async function refused(request, code) {
   const answer = await request.catch((error) => error);
   assert(answer instanceof Error, `${JSON.stringify(answer)} instead of error ${code}`);
   equal(answer.code, code);
 }
 
-/** The capabilities that are on, as paths: `tools.listChanged`, and `logging` where there is nothing below. */
+/** The declared capabilities, as paths: `tools.listChanged`, and `logging` where there is nothing below. */
 export function declared(capabilities, prefix = "") {
   return Object.entries(capabilities).flatMap(([name, value]) => {
     if (typeof value === "object" && Object.keys(value).length) return declared(value, `${prefix}${name}.`);
@@ -322,12 +320,12 @@ export function declared(capabilities, prefix = "") {
   });
 }
 
-/** That the server declares a capability; what it promises is for the probes of its methods. */
+/** Check that the server declares a capability; the probes of its methods test its meaning. */
 function serverCapability(path) {
   return async ({ connection }) => contains(declared(connection.client.getServerCapabilities()), path);
 }
 
-/** That the server knows what the client declares, and asks nothing of a client that does not declare it. */
+/** Check that the server knows the client's capability, and sends no request to a client without it. */
 function clientCapability(path, tool, method, args) {
   const probe = async ({ revision, connection }) => {
     const names = path.split(".");

@@ -17,7 +17,7 @@ const INVALID_PARAMS = -32602;
 const CHANGES = { tools: "ToolList", resources: "ResourceList", prompts: "PromptList" };
 const offer = new Offer((message) => new ProtocolError(INVALID_PARAMS, message));
 
-/** A server with a handler for each method that there is. */
+/** A server with a handler for each method. */
 function everything() {
   const listed = { listChanged: true };
   const capabilities = {
