@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from bench.authentication import TOKEN
 from bench.driver import ClientProcess, Sample, ServerProcess
 from bench.http_driver import HttpServerProcess
-from bench.keeping import kept_in
-from bench.verified import TOKEN
+from bench.valkey import kept_in
 from bench.workers import WorkersProcess
 from bench.workloads import TARGETS, Row
 

@@ -24,7 +24,7 @@ import hiredis
 import msgspec
 from bench.driver import INITIALIZE, Question, cpu_ns
 from bench.http_driver import HttpServerProcess
-from bench.keeping import Valkey
+from bench.valkey import Valkey
 from bench.workers import WorkersProcess
 from bench.workloads import AS_MODERN_TASK, AS_TASK, ECHO, KEYED, SET_LEVEL, STREAMED, SUBSCRIBE
 

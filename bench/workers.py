@@ -10,7 +10,7 @@ from typing import Self
 
 from bench.driver import BenchError, Question, Sample, cpu_ns
 from bench.http_driver import START_S, HttpServerProcess, Line
-from bench.keeping import spread
+from bench.valkey import spread
 
 
 class WorkersProcess(HttpServerProcess):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.judge import judge
+from tests.transcripts import judge
 
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema_rs
-from tests import extension
+from tests import tasks_extension
 
 Sender = Literal["server", "client"]
 Message = dict[str, Any]
@@ -106,8 +106,8 @@ def _complaint(message: Message, revision: str, sender: Sender, answers: str | N
 def _call_complaint(message: Message, revision: str, sender: Sender) -> str | None:
     """Return what is wrong with a request or a notification."""
     kind = "Request" if "id" in message else "Notification"
-    if revision == MODERN and extension.concerned(message["method"]):
-        return extension.params_complaint(message["method"], message["params"])
+    if revision == MODERN and tasks_extension.concerned(message["method"]):
+        return tasks_extension.params_complaint(message["method"], message["params"])
     definition = _sent_by(sender, kind, revision).get(message["method"])
     if definition is None:
         return f"a {sender} never sends the {kind.lower()} {message['method']}"
@@ -116,8 +116,8 @@ def _call_complaint(message: Message, revision: str, sender: Sender) -> str | No
 
 def _result_complaint(message: Message, revision: str, sender: Sender, answers: str) -> str | None:
     """Return what is wrong with a successful response to the method `answers`."""
-    if revision == MODERN and extension.concerned(answers, message["result"]):
-        return extension.result_complaint(answers, message["result"])
+    if revision == MODERN and tasks_extension.concerned(answers, message["result"]):
+        return tasks_extension.result_complaint(answers, message["result"])
     asker: Sender = "client" if sender == "server" else "server"
     request = _sent_by(asker, "Request", revision).get(answers)
     if request is None:

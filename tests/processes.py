@@ -223,7 +223,7 @@ def command(script: str) -> list[str]:
 
 def light(effects: Path) -> list[str]:
     """The command of a minimal server that starts fast and logs its effects to a file."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).parent / "spec" / "light_server.py"), str(effects)]
+    return [sys.executable, "-I", "-S", str(Path(__file__).parent / "spec" / "minimal_server.py"), str(effects)]
 
 
 def eventually(truth: Callable[[], Any], timeout: float = PATIENCE, *, every: float = 0.005) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.attacks.webs import Internet, here
+from tests.attacks.fake_internet import Internet, here
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.attacks import places
-from tests.attacks.controls_of_clients import ROWS as OF_CLIENTS
-from tests.attacks.controls_of_tokens import ROWS as OF_TOKENS
-from tests.attacks.ways import Patch, Rows, forced, replaced, shared
+from tests.attacks import attacked_server
+from tests.attacks.client_controls import ROWS as OF_CLIENTS
+from tests.attacks.patches import Patch, Rows, forced, replaced, shared
+from tests.attacks.token_controls import ROWS as OF_TOKENS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trunkline import Settings
@@ -50,7 +50,7 @@ def unset(**settings: Any) -> Patch:
     def made(**given: Any) -> Settings:
         return Settings(**(given | settings))
 
-    return lambda patch: patch.setattr(places, "Settings", made)
+    return lambda patch: patch.setattr(attacked_server, "Settings", made)
 
 
 def read_as(understand: Callable[[bytes], bytes]) -> Patch:
@@ -253,7 +253,7 @@ WITHOUT: Rows = {
         ),
         "test_session_ids_are_unpredictable": replaced(sessions, "secrets", _ids()),
     },
-    "test_answers": {
+    "test_cross_client_responses": {
         "test_two_sessions_with_the_same_ids_get_their_own_answers": shared(channel.HttpChannel, "_exchanges"),
         "test_two_clients_over_tcp_get_their_own_questions_and_answers": _one_line_for_all,
         "test_two_clients_over_websocket_get_their_own_questions_and_answers": _one_line_for_all,

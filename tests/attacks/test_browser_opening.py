@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.attacks.logins import login
+from tests.attacks.oauth_login import login
 from tests.attacks.raw import Caller, request, within
 
 from trunkline.auth import Headless, LoopbackBrowser, MemoryTokens, Redirected

@@ -3,9 +3,9 @@
 import unicodedata
 from typing import Any
 
-from tests.attacks.logins import Login, login
+from tests.attacks.fake_internet import Asked, page
+from tests.attacks.oauth_login import Login, login
 from tests.attacks.raw import within
-from tests.attacks.webs import Asked, page
 
 from trunkline import Settings
 from trunkline.auth import MemoryTokens

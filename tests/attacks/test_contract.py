@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from tests.attacks import frames
-from tests.attacks.places import Place, listening, while_time_passes
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import Place, listening, while_time_passes
 from tests.attacks.raw import Caller, call, initialize, request
 
 import trunkline.transports
@@ -92,9 +92,9 @@ async def over_http(caller: Caller) -> None:
 
 async def over_websocket(caller: Caller) -> None:
     """Get a response over a WebSocket."""
-    await frames.shake_hands(caller)
-    frames.say(caller, call("ping"))
-    assert "result" in await frames.message(caller)
+    await websocket_frames.shake_hands(caller)
+    websocket_frames.say(caller, call("ping"))
+    assert "result" in await websocket_frames.message(caller)
 
 
 async def over_sse(caller: Caller) -> None:
@@ -105,7 +105,7 @@ async def over_sse(caller: Caller) -> None:
 
 async def upgraded(caller: Caller) -> None:
     """Open a WebSocket and send nothing."""
-    caller.say(frames.upgrade())
+    caller.say(websocket_frames.upgrade())
     assert (await caller.head()).status == 101
 
 
@@ -148,7 +148,7 @@ async def end_of_stream(caller: Caller) -> None:
 
 async def end_of_websocket(caller: Caller) -> None:
     """The WebSocket is closed."""
-    assert await frames.closed_with(caller) == 1008
+    assert await websocket_frames.closed_with(caller) == 1008
 
 
 ENDS: dict[str, Callable[[Caller], Awaitable[Any]]] = {"sse": end_of_stream, "websocket": end_of_websocket}

@@ -5,8 +5,8 @@ import logging
 from typing import Any
 
 import pytest
-from tests.attacks import frames
-from tests.attacks.places import Place, listening
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import Place, listening
 from tests.attacks.raw import Caller, ask, begin, call, initialize, request, text_of, tool, until
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -99,11 +99,11 @@ REQUESTS: list[bytes] = [  # malformed HTTP
     request("POST", "/messages?session_id=%ff&session_id=a&=&&", {}),
     request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="websocket"),
     request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="h2c"),
-    frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300))),
-    frames.upgrade("/mcp", ("x-long", "x" * 20_000)),
-    frames.upgrade(sec_websocket_key="short"),
-    frames.upgrade(sec_websocket_version="1"),
-    frames.upgrade("/other"),
+    websocket_frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300))),
+    websocket_frames.upgrade("/mcp", ("x-long", "x" * 20_000)),
+    websocket_frames.upgrade(sec_websocket_key="short"),
+    websocket_frames.upgrade(sec_websocket_version="1"),
+    websocket_frames.upgrade("/other"),
 ]
 
 
@@ -187,12 +187,16 @@ async def test_stream_transport_survives_malformed_message() -> None:
 
 async def test_websocket_survives_malformed_message() -> None:
     async with listening() as place, Caller(place.port) as caller:
-        await frames.shake_hands(caller)
+        await websocket_frames.shake_hands(caller)
         for body in (*BODIES, *LIKE_ANSWERS):
             if body.strip() and is_text(body):
-                caller.say(frames.frame(body))
-                frames.say(caller, call("ping", ident="still there"))
-                while (answer := await frames.message(caller)) != {"jsonrpc": "2.0", "id": "still there", "result": {}}:
+                caller.say(websocket_frames.frame(body))
+                websocket_frames.say(caller, call("ping", ident="still there"))
+                while (answer := await websocket_frames.message(caller)) != {
+                    "jsonrpc": "2.0",
+                    "id": "still there",
+                    "result": {},
+                }:
                     for one in answer if isinstance(answer, list) else [answer]:
                         assert "error" in one, (body[:100], answer)
 
@@ -207,20 +211,20 @@ def is_text(body: bytes) -> bool:
 
 async def test_invalid_websocket_frames_close_only_that_connection() -> None:
     broken = [
-        frames.frame(b"\xff", frames.TEXT),  # not UTF-8
-        frames.frame(b"{}", 0x3),  # an unknown opcode
-        frames.frame(b"x" * 126, frames.PING),  # too long for its opcode
-        frames.frame(b"", frames.CONTINUED),  # a continuation without a start
+        websocket_frames.frame(b"\xff", websocket_frames.TEXT),  # not UTF-8
+        websocket_frames.frame(b"{}", 0x3),  # an unknown opcode
+        websocket_frames.frame(b"x" * 126, websocket_frames.PING),  # too long for its opcode
+        websocket_frames.frame(b"", websocket_frames.CONTINUED),  # a continuation without a start
         b"\x81\x02{}",  # without a mask
         b"\xf1\x80" + bytes(4),  # reserved bits
-        frames.frame(b"", 0x2),  # not text
+        websocket_frames.frame(b"", 0x2),  # not text
         b"GET / HTTP/1.1\r\n\r\n",
     ]
     async with listening() as place:
         session = await begin(place.port)
         for data in broken:
             async with Caller(place.port) as caller:
-                await frames.shake_hands(caller)
+                await websocket_frames.shake_hands(caller)
                 caller.say(data)
-                assert await frames.closed_with(caller) in {1002, 1003, 1007}, data[:40]
+                assert await websocket_frames.closed_with(caller) in {1002, 1003, 1007}, data[:40]
         await still_answers(place, session)

@@ -10,9 +10,9 @@ from itertools import cycle
 from typing import Any
 
 import pytest
+from tests.attacks.fake_internet import Asked, Internet, Issuer, Site, moved, page, site
 from tests.attacks.raw import within
-from tests.attacks.webs import Asked, Internet, Issuer, Site, moved, page, site
-from tests.contract.lines import client_tls, server_tls
+from tests.contract.connections import client_tls, server_tls
 
 from trunkline import Settings
 from trunkline.auth import Jwt

@@ -5,8 +5,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tests.attacks import frames
-from tests.attacks.places import Place, behind_uvicorn, listening, user, while_time_passes
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import Place, behind_uvicorn, listening, user, while_time_passes
 from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, initialize, request, text_of, tool, until
 
 KIB = 1024
@@ -70,24 +70,27 @@ async def test_deeply_nested_json_is_refused() -> None:
 
 
 async def test_oversized_websocket_message_is_refused() -> None:
-    whole = [frames.frame(b" " * (4 * KIB + 1))]
-    parts = [frames.frame(b" " * KIB, last=False), *[frames.frame(b" " * KIB, frames.CONTINUED, last=False)] * 4]
+    whole = [websocket_frames.frame(b" " * (4 * KIB + 1))]
+    parts = [
+        websocket_frames.frame(b" " * KIB, last=False),
+        *[websocket_frames.frame(b" " * KIB, websocket_frames.CONTINUED, last=False)] * 4,
+    ]
     claimed = [b"\x81\xff" + (1 << 40).to_bytes(8, "big")]  # a frame with a large length and no payload
     async with listening(**SMALL) as place:
         for said in (whole, parts, claimed):
             async with Caller(place.port) as caller:
-                await frames.shake_hands(caller)
+                await websocket_frames.shake_hands(caller)
                 for data in said:
                     caller.say(data)
-                assert await frames.closed_with(caller) == 1009
+                assert await websocket_frames.closed_with(caller) == 1009
 
 
 async def test_websocket_message_of_many_frames_is_refused() -> None:
     async with listening(**SMALL) as place, Caller(place.port) as caller:
-        await frames.shake_hands(caller)
-        caller.say(frames.frame(b"", last=False))
-        caller.say(frames.frame(b"", frames.CONTINUED, last=False) * 10_000)
-        assert await frames.closed_with(caller) == 1009
+        await websocket_frames.shake_hands(caller)
+        caller.say(websocket_frames.frame(b"", last=False))
+        caller.say(websocket_frames.frame(b"", websocket_frames.CONTINUED, last=False) * 10_000)
+        assert await websocket_frames.closed_with(caller) == 1009
 
 
 # --- time --------------------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ async def test_failed_upgrade_does_not_hold_a_connection() -> None:
 
 
 def too_many_headers() -> bytes:
-    return frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300)))
+    return websocket_frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300)))
 
 
 # --- peers that do not read --------------------------------------------------------------------------
@@ -192,16 +195,16 @@ async def flooded(place: Place, caller: Caller, path: str) -> None:
 
 async def test_unread_websocket_is_buffered_up_to_the_limit() -> None:
     async with listening(unsent_high=50_000, unsent_limit=200_000) as place, Caller(place.port) as caller:
-        await frames.shake_hands(caller)
+        await websocket_frames.shake_hands(caller)
         caller.writer.transport.pause_reading()
-        frames.say(caller, tool("flood", size=4000, times=5000))
+        websocket_frames.say(caller, tool("flood", size=4000, times=5000))
         await until(lambda: not place.server.connections, "the end of the connection")
 
 
 async def test_pings_without_reading_pongs_are_disconnected() -> None:
-    pings = frames.frame(b"x" * 125, frames.PING) * 1000
+    pings = websocket_frames.frame(b"x" * 125, websocket_frames.PING) * 1000
     async with listening() as place, Caller(place.port) as caller:
-        await frames.shake_hands(caller)
+        await websocket_frames.shake_hands(caller)
         caller.writer.transport.pause_reading()
         caller.writer.transport.set_write_buffer_limits(high=len(pings))
         sent = 0

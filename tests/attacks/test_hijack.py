@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from tests.attacks.places import Place, behind_uvicorn, listening, user
+from tests.attacks.attacked_server import Place, behind_uvicorn, listening, user
 from tests.attacks.raw import Answer, Caller, ask, begin, initialize, request, text_of, tool, until
 
 ALICE, MALLORY, NOBODY = {"x_user": "alice"}, {"x_user": "mallory"}, {}

@@ -5,9 +5,9 @@ from base64 import urlsafe_b64encode
 from contextlib import suppress
 from typing import Any
 
-from tests.attacks.logins import Login, login
+from tests.attacks.fake_internet import Internet, Issuer, issuer, moved, page, site
+from tests.attacks.oauth_login import Login, login
 from tests.attacks.test_egress import AUTHORITIES, PUBLIC, PUBLIC_TOO, gone_to, public, reaching
-from tests.attacks.webs import Internet, Issuer, issuer, moved, page, site
 
 from trunkline import Settings
 from trunkline.auth import ClientCredentials, MemoryTokens

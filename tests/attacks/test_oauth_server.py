@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.attacks.places import EPOCH, Place, opened, protected
+from tests.attacks.attacked_server import EPOCH, Place, opened, protected
+from tests.attacks.fake_internet import KEY, OTHER_KEY, Asked, Issuer, issuer, page
 from tests.attacks.raw import PATIENCE, Answer, Caller, ask, initialize, request
-from tests.attacks.webs import KEY, OTHER_KEY, Asked, Issuer, issuer, page
 
 from trunkline import Server, Settings
 from trunkline.auth import Introspection, IssuerLimits, Jwt, ResourceServer, SigningKey, StaticTokens

@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.attacks import frames
-from tests.attacks.places import Place, listening
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import Place, listening
 from tests.attacks.raw import Answer, Caller, ask, begin, call, initialize, request, text_of, tool
 
 HIDDEN = request("POST", "/mcp", tool("effect", what="smuggled"), mcp_session_id="{session}")
@@ -105,7 +105,7 @@ def unlike_http_1(session: str) -> dict[str, tuple[int, bytes]]:
         "a coding before chunked, in capitals": (501, in_chunks(transfer_encoding="GZip , Chunked")),
         "a coding in a header of its own": (501, in_chunks(("transfer-encoding", "chunked"), transfer_encoding="gzip")),
         "chunked in HTTP/1.0": (400, in_chunks(transfer_encoding="chunked").replace(b"HTTP/1.1", b"HTTP/1.0", 1)),
-        "an upgrade with two spaces": (400, frames.upgrade("/mcp").replace(b"GET /mcp", b"GET  /mcp", 1)),
+        "an upgrade with two spaces": (400, websocket_frames.upgrade("/mcp").replace(b"GET /mcp", b"GET  /mcp", 1)),
     }
 
 
@@ -170,7 +170,7 @@ async def test_absolute_target_replaces_host_for_websockets() -> None:
     async with listening() as place:
         for target, status in (("http://evil.example/mcp", 403), ("http://localhost/mcp", 101)):
             async with Caller(place.port) as caller:
-                caller.say(frames.upgrade(target))
+                caller.say(websocket_frames.upgrade(target))
                 assert (await caller.head()).status == status
 
 
@@ -291,10 +291,10 @@ def is_duplicate_error(answer: Any) -> bool:
 
 async def test_duplicate_members_are_refused_over_websocket() -> None:
     async with listening() as place, Caller(place.port) as caller:
-        await frames.shake_hands(caller)
+        await websocket_frames.shake_hands(caller)
         for body in with_duplicates():
-            caller.say(frames.frame(body))
-            assert is_duplicate_error(await frames.message(caller)), body
+            caller.say(websocket_frames.frame(body))
+            assert is_duplicate_error(await websocket_frames.message(caller)), body
         assert place.done == []
 
 

@@ -1,8 +1,8 @@
 """DNS rebinding: a web page makes a browser talk to a server on the same machine, under its own name or origin."""
 
-from tests.attacks.frames import upgrade
-from tests.attacks.places import listening
+from tests.attacks.attacked_server import listening
 from tests.attacks.raw import Answer, Caller, Header, ask, initialize, request, tool
+from tests.attacks.websocket_frames import upgrade
 
 PORT = "{port}"
 OWN_HOSTS = ["127.0.0.1", f"127.0.0.1:{PORT}", "localhost", "LocalHost:8080", f"[::1]:{PORT}", "[::1]"]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
-from tests.attacks.logins import Login, login
-from tests.attacks.places import Place, protected
+from tests.attacks.attacked_server import Place, protected
+from tests.attacks.fake_internet import issuer, page
+from tests.attacks.oauth_login import Login, login
 from tests.attacks.raw import ask, begin, initialize, tool
-from tests.attacks.webs import issuer, page
 from tests.limits import PATIENCE
 
 import trunkline.auth

@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.attacks import frames
-from tests.attacks.places import EPOCH, Place, protected
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import EPOCH, Place, protected
+from tests.attacks.fake_internet import OTHER_KEY, Issuer, issuer, page
 from tests.attacks.raw import (
     INITIALIZED,
     Answer,
@@ -20,7 +21,6 @@ from tests.attacks.raw import (
     tool,
     until,
 )
-from tests.attacks.webs import OTHER_KEY, Issuer, issuer, page
 from tests.modern import EVERYTHING, labels, meta
 
 from trunkline import Context, Server
@@ -185,10 +185,10 @@ async def test_websocket_needs_a_token_for_its_audience() -> None:
         tries = [({}, 401), (bearer(foreign), 401), (bearer("x"), 401), (bearer(unscoped), 403), (bearer(one.ada), 101)]
         for headers, status in tries:
             async with Caller(one.port) as caller:
-                caller.say(frames.upgrade("/mcp", **headers))
+                caller.say(websocket_frames.upgrade("/mcp", **headers))
                 assert (await caller.head()).status == status
         async with Caller(one.port) as caller:  # a page cannot set headers, and a token in the URL does not count
-            caller.say(frames.upgrade(f"/mcp?access_token={one.ada}"))
+            caller.say(websocket_frames.upgrade(f"/mcp?access_token={one.ada}"))
             assert (await caller.head()).status == 400
 
 
@@ -205,20 +205,20 @@ async def test_open_streams_end_with_their_token() -> None:
             "what is listened to": request("POST", "/mcp", call("subscriptions/listen", listen), **asked, **mine),
             "HTTP+SSE": request("GET", "/sse", None, **mine),
             "an answer by events": request("POST", "/mcp", begun, mcp_session_id=session, **mine),
-            "a WebSocket": frames.upgrade("/mcp", **mine),
+            "a WebSocket": websocket_frames.upgrade("/mcp", **mine),
         }
         callers = {name: Caller(one.port) for name in opening}
         for name, caller in callers.items():
             await caller.__aenter__()
             caller.say(opening[name])
             assert (await caller.head()).status in {200, 101}, name
-        frames.say(callers["a WebSocket"], initialize())
-        assert "result" in await frames.message(callers["a WebSocket"])
+        websocket_frames.say(callers["a WebSocket"], initialize())
+        assert "result" in await websocket_frames.message(callers["a WebSocket"])
         await until(lambda: "begin" in one.place.started, "the call")
         one.place.clock.advance(51)
         for name, caller in callers.items():
             if name == "a WebSocket":
-                await frames.closed_with(caller)
+                await websocket_frames.closed_with(caller)
             else:
                 async for _ in caller.pieces():
                     pass

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.authorization.notes import notes, serving
+from tests.authorization.notes_server import notes, serving
 from tests.authorization.provider import Person, Provider
 
 from trunkline.auth import Jwt

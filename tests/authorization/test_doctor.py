@@ -1,7 +1,7 @@
 """The doctor, on real servers: one of ours, and third-party authorization servers."""
 
 import pytest
-from tests.authorization.notes import notes, serving
+from tests.authorization.notes_server import notes, serving
 from tests.authorization.provider import Provider
 from tests.authorization.replay import NAMES
 from tests.authorization.test_profiles import UNTOLD, protected

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.authorization.by_hand import registered
-from tests.authorization.notes import READS, REVISIONS, notes, oauth, serving
+from tests.authorization.notes_server import READS, REVISIONS, notes, oauth, serving
+from tests.authorization.oauth_steps import registered
 from tests.authorization.provider import Person, Provider
 from tests.processes import nothing_left
 
@@ -91,7 +91,7 @@ async def test_code_of_another_issuer_is_refused(
 async def test_browser_login_returns_to_loopback_port(
     url: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BROWSER", f"{sys.executable} {HERE / 'peers/browsing.py'} %s")
+    monkeypatch.setenv("BROWSER", f"{sys.executable} {HERE / 'peers/minimal_browser.py'} %s")
     async with Client(url, auth=OAuth(interaction=LoopbackBrowser(), store=MemoryTokens())) as client:
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from tests import official
-from tests.authorization.notes import INTROSPECTOR, REVISIONS, notes, oauth, serving
+from tests.authorization.notes_server import INTROSPECTOR, REVISIONS, notes, oauth, serving
 from tests.authorization.provider import Person, Provider, run
-from tests.interop.served import served
+from tests.interop.server_processes import served
 
 from trunkline import Client
 from trunkline.auth import Introspection, Jwt

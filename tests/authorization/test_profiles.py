@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.authorization.notes import NEARLY_OVER, Ahead, notes, oauth, serving
+from tests.authorization.notes_server import NEARLY_OVER, Ahead, notes, oauth, serving
 from tests.authorization.provider import Person, run
 from tests.authorization.replay import NAMES, Replayed, replayed
 
@@ -21,7 +21,7 @@ from trunkline.auth import FileTokens, Jwt, OAuth, Principal
 from trunkline.auth.server.verifiers import BadToken, Verified, Verifier
 from trunkline.errors import AuthorizationFailed
 
-RESTARTED = Path(__file__).with_name("restarted.py")
+RESTARTED = Path(__file__).with_name("restarted_program.py")
 UNTOLD = ("cognito", "entra")  # that they support PKCE
 ENDLESS = ("github",)
 CLOSED = tuple(name for name in NAMES if name not in ("auth0", "keycloak"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 from tests import official
-from tests.authorization.by_hand import RESOURCE, claims_of, exchanged, logged_in, posted
+from tests.authorization.oauth_steps import RESOURCE, claims_of, exchanged, logged_in, posted
 from tests.authorization.provider import Person, Provider
 from tests.processes import command, eventually, gone
 

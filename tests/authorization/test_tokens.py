@@ -7,15 +7,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.authorization.by_hand import exchanged, logged_in
-from tests.authorization.notes import INTROSPECTOR, NEARLY_OVER, REVISIONS, Ahead, notes, oauth, serving
+from tests.authorization.notes_server import INTROSPECTOR, NEARLY_OVER, REVISIONS, Ahead, notes, oauth, serving
+from tests.authorization.oauth_steps import exchanged, logged_in
 from tests.authorization.provider import Person, Provider, run
 
 from trunkline import Client
 from trunkline.auth import FileTokens, Introspection, Jwt
 from trunkline.errors import AuthorizationFailed
 
-RESTARTED = Path(__file__).with_name("restarted.py")
+RESTARTED = Path(__file__).with_name("restarted_program.py")
 
 
 @pytest.fixture

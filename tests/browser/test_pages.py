@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from tests.browser.browsing import Browser, PageError
+from tests.browser.chromium import Browser, PageError
 from tests.official import check
 
 from trunkline import Context, Server, Settings

@@ -7,13 +7,13 @@ from typing import Final
 
 import aiohttp
 from msgspec import Struct
+from tests.chaos.campaign_log import PATIENCE, Diary
+from tests.chaos.client_player import Player
 from tests.chaos.deployments import Deployment, opened
-from tests.chaos.diary import PATIENCE, Diary
-from tests.chaos.faulty import Fault
+from tests.chaos.faulty_stores import Fault
 from tests.chaos.history import History, Trouble, read_effects
-from tests.chaos.peers import HandPlayer
 from tests.chaos.plan import Kind, Mischief, Part, Plan
-from tests.chaos.players import Player
+from tests.chaos.raw_player import HandPlayer
 
 __all__ = ["Recovery", "recoveries", "run"]
 

@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 from typing import TypedDict
 
-from tests.chaos import faulty
+from tests.chaos import faulty_stores
 from tests.chaos.plan import token_of
 
 from trunkline import Context, Server, Settings, TaskPolicy
@@ -202,9 +202,9 @@ def main() -> None:
     """Serve until killed."""
     given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
     where, settings = (given.redis, {"patience": given.patience}) if given.redis else (path.with_suffix(".db"), {})
-    store = faulty.store(str(where), given.seed, given.fault, **settings)
+    store = faulty_stores.store(str(where), given.seed, given.fault, **settings)
     if given.fault == "denying":
-        faulty.deny_begun()
+        faulty_stores.deny_begun()
     more = {"workers": given.workers} if given.workers else {}
     deployment(store, path).run("http", port=given.port, **more)
 

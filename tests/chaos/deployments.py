@@ -17,10 +17,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.chaos.diary import PATIENCE, Diary
-from tests.chaos.faulty import Fault
+from tests.chaos.campaign_log import PATIENCE, Diary
+from tests.chaos.faulty_stores import Fault
 from tests.chaos.history import Trouble
-from tests.chaos.lines import Lines, laid
+from tests.chaos.network import Lines, laid
 from tests.chaos.plan import Mischief, Plan
 from tests.contract.valkey import Valkey
 from tests.faults.processes import Served

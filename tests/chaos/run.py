@@ -13,10 +13,10 @@ from typing import get_args
 
 import msgspec
 from tests.chaos.campaign import Recovery, run
-from tests.chaos.diary import PATIENCE
-from tests.chaos.faulty import Fault
+from tests.chaos.campaign_log import PATIENCE
+from tests.chaos.checker import faults
+from tests.chaos.faulty_stores import Fault
 from tests.chaos.history import History
-from tests.chaos.judge import faults
 from tests.chaos.plan import DEPLOYMENTS, Kind, Plan, plan
 
 SHOWN = 40  # violations

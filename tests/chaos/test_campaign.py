@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.campaign import run
-from tests.chaos.faulty import Fault
-from tests.chaos.judge import faults
+from tests.chaos.checker import faults
+from tests.chaos.faulty_stores import Fault
 from tests.chaos.plan import Deployment, Kind, Mischief, Part, Plan, plan
 
 SEED = 20_260_728

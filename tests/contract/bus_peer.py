@@ -6,7 +6,7 @@ python -m tests.contract.bus_peer <sqlite file or redis url> <prefix> <name>
 import asyncio
 import sys
 
-from tests.contract.meeting import IDENTITY
+from tests.contract.buses import IDENTITY
 
 from trunkline.stores.bus import Bus
 from trunkline.stores.redis.store import RedisStore

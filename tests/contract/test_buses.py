@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.contract.lines import turns, until
-from tests.contract.meeting import BUSES, IDENTITY, Meeting, said
+from tests.contract.buses import BUSES, IDENTITY, Meeting, said
+from tests.contract.connections import turns, until
 from tests.contract.valkey import valkey
 from tests.processes import nothing_left
 

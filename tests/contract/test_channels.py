@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import LINES, OVER_BYTES, STREAMS, Line, Open, turns, until
+from tests.contract.connections import LINES, OVER_BYTES, STREAMS, Line, Open, turns, until
 from tests.limits import PATIENCE
 
 from trunkline import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.contract.lines import client_tls, server_tls, until
+from tests.contract.connections import client_tls, server_tls, until
 from tests.contract.valkey import sentinel, started, valkey
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable

@@ -9,8 +9,8 @@ from typing import cast
 from urllib.parse import quote
 
 import pytest
-from tests.contract.lines import turns, until
-from tests.contract.meeting import IDENTITY, Listener, Meeting, judge
+from tests.contract.buses import IDENTITY, Listener, Meeting, judge
+from tests.contract.connections import turns, until
 from tests.contract.valkey import started, valkey
 from tests.faults.proxy import Proxy, proxied
 from tests.ports import held_port

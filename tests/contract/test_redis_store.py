@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import pytest
 import uvloop
-from tests.contract.kept import Place, lease
-from tests.contract.lines import turns, until
-from tests.contract.storms import Storm, judge, walk
+from tests.contract.commit_load import Storm, judge, walk
+from tests.contract.connections import turns, until
+from tests.contract.stores import Place, lease
 from tests.contract.valkey import started, valkey
 from tests.faults.proxy import Proxy, proxied
 from tests.limits import PATIENCE

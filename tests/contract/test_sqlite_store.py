@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.kept import Place, lease
-from tests.contract.lines import until
-from tests.contract.storms import Storm, judge
+from tests.contract.commit_load import Storm, judge
+from tests.contract.connections import until
+from tests.contract.stores import Place, lease
 from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.kept import STORES, Place, lease
-from tests.contract.lines import turns, until
+from tests.contract.connections import turns, until
+from tests.contract.stores import STORES, Place, lease
 
 from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.shared_values import IDENTITY, load_identity, read_identity

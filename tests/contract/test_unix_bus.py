@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from tests.contract.lines import turns, until
-from tests.contract.meeting import IDENTITY, Listener, Meeting, judge
+from tests.contract.buses import IDENTITY, Listener, Meeting, judge
+from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
 from tests.processes import nothing_left
 

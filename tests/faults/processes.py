@@ -18,7 +18,7 @@ from tests.ports import held_port
 from tests.processes import eventually
 
 ROOT = Path(__file__).parent.parent.parent
-MODULE = "tests.faults.shop"
+MODULE = "tests.faults.order_server"
 COMMANDS = {
     "run": [MODULE, "{port}"],
     "uvicorn": ["uvicorn", f"{MODULE}:app", "--port", "{port}"],

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from tests.attacks import frames
+from tests.attacks import websocket_frames
 from tests.attacks.raw import Caller, call, initialize, request, within
 from tests.faults.servers import EVERY, Configuration, ServerProcess, modern_request
 
@@ -124,8 +124,8 @@ async def test_truncated_pipelined_requests_affect_own_connection_only(
 async def test_pipelined_upgrade_affects_own_connection_only(loop: str, tmp_path: Path) -> None:
     async with ServerProcess(Configuration(loop), tmp_path) as server:
         packets = [
-            modern_request("waits") + frames.upgrade("/mcp") + more
-            for more in (b"", b"\x00", frames.frame(b"{}"), frames.frame(b"", 0x8))
+            modern_request("waits") + websocket_frames.upgrade("/mcp") + more
+            for more in (b"", b"\x00", websocket_frames.frame(b"{}"), websocket_frames.frame(b"", 0x8))
         ]
         await attack_all(
             server.port, [([packet], ending) for packet in packets for ending in ENDINGS for _ in range(5)]
@@ -180,7 +180,7 @@ def corpus() -> list[bytes]:
         request("OPTIONS", "/mcp"),
         request("POST", "/mcp", b"", content_length="1000"),
         request("GET", "http://other.example/mcp"),
-        frames.upgrade("/mcp") + frames.frame(b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
+        websocket_frames.upgrade("/mcp") + websocket_frames.frame(b'{"jsonrpc":"2.0","id":1,"method":"ping"}'),
     ]
 
 

@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from tests.contract.lines import turns, until
-from tests.contract.meeting import BUSES, IDENTITY, Meeting
+from tests.contract.buses import BUSES, IDENTITY, Meeting
+from tests.contract.connections import turns, until
 from tests.contract.valkey import valkey
 from tests.limits import PATIENCE
-from tests.spec.many import branches
+from tests.spec.server_group import branches
 
 from trunkline.server.access.principal_codec import PrincipalCodec
 from trunkline.stores import bus_listener

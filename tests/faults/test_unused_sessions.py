@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.attacks.places import Place, behind_uvicorn, listening, user
+from tests.attacks.attacked_server import Place, behind_uvicorn, listening, user
 from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, call, initialize, request, until
 
 from trunkline import Server, Settings

@@ -1,6 +1,6 @@
 """The probes of our client: one for each method of the matrix, by the name of its cell.
 
-A probe uses a server of an official SDK (tests/interop/peers/mcp_offer.py and ts_offer.mjs) through our client and
+A probe uses a server of an official SDK (tests/interop/peers/mcp_catalog.py and ts_catalog.mjs) through our client and
 raises on any deviation from the specification.
 """
 

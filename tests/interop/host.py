@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from tests.interop.tapped import Tapped, judge
+from tests.interop.recording import Tapped, judge
 from tests.limits import PATIENCE
 
 from trunkline import Client, Settings

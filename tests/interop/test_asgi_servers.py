@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.chaos.forwarder import forwarded
-from tests.interop.served import served
+from tests.interop.server_processes import served
 from tests.processes import PATIENCE
 
 from trunkline import Client

@@ -13,8 +13,8 @@ from tests.interop.client_capabilities import PROBES, asks_nothing_that_is_not_o
 from tests.interop.client_probes import Line
 from tests.interop.host import OTHER_ROOT, Host, Reports
 from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, declared, kept, sent, shown
-from tests.interop.served import served
-from tests.interop.tapped import judge
+from tests.interop.recording import judge
+from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
 

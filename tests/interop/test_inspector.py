@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.served import served
+from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, kept, sent, shown
-from tests.interop.served import served
+from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT, check
 

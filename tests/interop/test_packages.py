@@ -23,7 +23,7 @@ import pytest
 from tests.interop.host import PATIENT, Host
 from tests.interop.matrix import kept
 from tests.interop.packages import SCRIPTS, ClientEntry, Environment, ServerEntry, clients, servers
-from tests.interop.served import served
+from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.ports import held_port
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.interop.host import OTHER_ROOT, ROOT, Host, Reports
-from tests.interop.served import served
+from tests.interop.server_processes import served
 from tests.official import NODE, NPM_FOLDER
 
 from trunkline.errors import PeerError

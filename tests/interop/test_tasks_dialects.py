@@ -13,8 +13,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.by_hand import HttpPeer
-from tests.interop.served import served
+from tests.http_peer import HttpPeer
+from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.modern import labels, meta
 from tests.official import NODE, NPM_FOLDER, ROOT

@@ -18,7 +18,7 @@ import pytest
 from tests.chaos.forwarder import forwarded
 from tests.contract.valkey import valkey
 from tests.interop.matrix import Cells, cells, kept, shown
-from tests.interop.served import Served, served
+from tests.interop.server_processes import Served, served
 from tests.interop.test_mcp_client import PATHS, PEERS, SERVER, Peer
 from tests.processes import children, eventually
 

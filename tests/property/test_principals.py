@@ -15,8 +15,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from tests.attacks.fake_internet import KEY, OTHER_KEY, Issuer, issuer, page
 from tests.attacks.raw import INITIALIZED, Caller, ask, call, initialize, request
-from tests.attacks.webs import KEY, OTHER_KEY, Issuer, issuer, page
 from tests.limits import PATIENCE
 from tests.modern import EVERYTHING, PREFIX, labels, meta
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.kept import STORES, Place
+from tests.contract.stores import STORES, Place
 
 from trunkline.errors import Conflict, Fenced
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.auth.fakes import CALLBACK, Office, office
-from tests.unit.auth.faulty import RESOURCE, TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import CALLBACK, Office, office
+from tests.unit.auth.auth_setup import RESOURCE, TOKEN, Asked, Page
 
 from trunkline import BlockingClient, Client, Context, Server, Settings
 from trunkline.auth import MemoryTokens, OAuth, Principal, Redirected, ResourceServer

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from tests import modern
 from tests.contract.asgi import asgi_server
 from tests.limits import PATIENCE
-from tests.unit.auth.server.issuing import Issuer, bearer, issuing
+from tests.unit.auth.server.issuer import Issuer, bearer, issuing
 from tests.unit.transports.http.asgi import Answer, Host, call, hosted, request
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus

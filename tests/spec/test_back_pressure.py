@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks import frames
+from tests.attacks import websocket_frames
 from tests.attacks.raw import INITIALIZED, Caller, ask, begin, initialize, request, tool, until
 from tests.modern import labels, meta
 from tests.unit.transports.http.asgi import hosted
@@ -133,10 +133,10 @@ async def over_tcp(place: Flooding, caller: Caller, name: str) -> Reader:
 
 
 async def over_websocket(place: Flooding, caller: Caller, name: str) -> Reader:
-    await frames.shake_hands(caller)
+    await websocket_frames.shake_hands(caller)
     caller.writer.transport.pause_reading()
-    frames.say(caller, call_of(name))
-    return Reader(caller, lambda: frames.message(caller))
+    websocket_frames.say(caller, call_of(name))
+    return Reader(caller, lambda: websocket_frames.message(caller))
 
 
 def events_of(caller: Caller) -> Reader:

@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.contract.lines import until
+from tests.contract.connections import until
 from tests.processes import PATIENCE
 from tests.unit.transports.http.asgi import Host, call, hosted, request
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.lines import client_tls, server_tls, until
+from tests.contract.connections import client_tls, server_tls, until
 from tests.limits import PATIENCE, soon
 from tests.ports import held_port
 from tests.unit.transports.http.client.web import SESSION, Visit, Web, event, web

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, until
+from tests.contract.connections import Recorder, until
 from tests.limits import PATIENCE, soon
 from tests.processes import children, eventually, gone
 

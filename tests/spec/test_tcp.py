@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import client_tls, server_tls, turns, until
+from tests.contract.connections import client_tls, server_tls, turns, until
 from tests.limits import PATIENCE
 from tests.ports import held_port
 

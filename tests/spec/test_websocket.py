@@ -12,7 +12,7 @@ import pytest
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from tests.contract.asgi import asgi_server
-from tests.contract.lines import client_tls, server_tls, until
+from tests.contract.connections import client_tls, server_tls, until
 from tests.limits import PATIENCE
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.contract.lines import CERTIFICATE, client_tls
+from tests.contract.connections import CERTIFICATE, client_tls
 from tests.limits import soon
 from tests.modern import enveloped, labels
 from tests.processes import PATIENCE, children, command, eventually, gone

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench.driver import BenchError, Question, WrongAnswer
 from bench.http_driver import HttpServerProcess, message_of, told_in
-from bench.keeping import kept_in
+from bench.valkey import kept_in
 from bench.workers import WorkersProcess
 
 BARE = [sys.executable, str(Path(__file__).parents[2] / "bench" / "peers" / "bare_http.py")]

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, tcp, turns, until
+from tests.contract.connections import Recorder, tcp, turns, until
 from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.judge import judge
+from tests.transcripts import judge
 
 from trunkline import Client, Context, Server
 from trunkline.errors import ConnectionClosed

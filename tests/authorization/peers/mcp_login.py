@@ -13,11 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx2
-from browsing import sent_back
 from mcp import Client
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from minimal_browser import sent_back
 
 REDIRECT_URI = "http://127.0.0.1:33418/callback"
 

@@ -12,8 +12,8 @@ from mcp import types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.shared.exceptions import McpError
-from mcp_offer import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
-from mcp_serving import serve
+from mcp_catalog import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
+from mcp_serve import serve
 from pydantic import AnyUrl
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio
 from mcp_connection import PATIENCE, capabilities_in
-from mcp_lines import connected
 from mcp_probes import PROBES, Peer, Probe, declared
+from mcp_transports import connected
 
 Run = dict[str, Any]
 Outcome = dict[str, Any]

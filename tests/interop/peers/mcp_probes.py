@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 from mcp import types
 from mcp_connection import MODERN, ROOT, Connection, capabilities_in, contains, equal, plain
-from mcp_lines import Refusal, connected
+from mcp_transports import Refusal, connected
 
 RESOURCE_NOT_FOUND = -32002
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"

@@ -22,9 +22,9 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
-from mcp_offer import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
-from mcp_rounds import InputNeeded, Rounds
-from mcp_serving import serve
+from mcp_catalog import INSTRUCTIONS, NAME, VERSION, Call, NoSuchThing, Offer
+from mcp_input_requests import InputNeeded, Rounds
+from mcp_serve import serve
 
 CHANGES = {"tools": ToolsListChanged, "resources": ResourcesListChanged, "prompts": PromptsListChanged}
 

@@ -7,7 +7,7 @@ import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
 import { Readable } from "node:stream";
-import { Offer } from "./ts_offer.mjs";
+import { Offer } from "./ts_catalog.mjs";
 
 const require = createRequire(resolve(process.argv[2], "package.json")); // the npm folder that the SDK is installed in
 const { ProtocolError, Server, createMcpHandler } = require("@modelcontextprotocol/server");

@@ -1,8 +1,8 @@
 """Discovery of the authorization server: locations, their order, and rejected documents."""
 
 import pytest
-from tests.unit.auth.fakes import Office, office
-from tests.unit.auth.faulty import OPENID, RESOURCE, RESOURCE_AT_THE_ROOT, SERVER, Page
+from tests.unit.auth.auth_servers import Office, office
+from tests.unit.auth.auth_setup import OPENID, RESOURCE, RESOURCE_AT_THE_ROOT, SERVER, Page
 
 from trunkline.auth.discovery import DiscoveryResult, discover
 from trunkline.auth.fetch import Egress

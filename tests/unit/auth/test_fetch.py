@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.contract.lines import client_tls, server_tls, turns
+from tests.contract.connections import client_tls, server_tls, turns
 from tests.ports import held_port
 
 from trunkline import Settings

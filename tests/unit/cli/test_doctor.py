@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.auth.faulty import ENDPOINT, Asked, Page, World, world
+from tests.unit.auth.auth_setup import ENDPOINT, Asked, Page, World, world
 from tests.unit.cli.commands import trunkline
 
 from trunkline.auth.doctor.examine import HOPS

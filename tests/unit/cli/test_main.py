@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.auth.faulty import world
+from tests.unit.auth.auth_setup import world
 from tests.unit.cli.commands import trunkline
 
 from trunkline.cli.main import main

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import tests.by_hand
+import tests.http_peer
 
 from trunkline import Client, Server, Settings
 from trunkline.client.targets import InProcessConnector, make_connector
@@ -97,7 +97,7 @@ def test_unsupported_target_is_refused(target: object) -> None:
         (b"server.py", "a client connects to .*, not to b'server.py'"),
         (lambda: None, "a client connects to a command, a script, an address"),
         (Server, "cannot connect to the class Server; pass an instance"),
-        (tests.by_hand, r"pass the server in it: Client\(tests.by_hand.server\)"),
+        (tests.http_peer, r"pass the server in it: Client\(tests.http_peer.server\)"),
         ({"mcpServers": {}}, r"write Client\(\[command, \*args\]\) or Client\(url\) for each"),
         ({"mcpServers": {"a": {"url": "https://example.org/mcp?key=x"}}}, r"write Client\('https://example.org/mcp'\)"),
         ({"command": "uvx", "args": ["a"]}, r"write Client\(\['uvx', '…'\]\) for its command and args"),

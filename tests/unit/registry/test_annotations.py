@@ -10,7 +10,7 @@ import pydantic
 import pytest
 import typing_extensions
 from msgspec import Meta
-from tests.unit.registry.table.kinds import Colour, Level, Point
+from tests.unit.registry.table.classes import Colour, Level, Point
 from tests.unit.registry.table.tools import answered, given, returning, taking
 
 from trunkline.errors import InvalidArguments, RegistrationError

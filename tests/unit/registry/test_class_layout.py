@@ -28,7 +28,7 @@ import pydantic
 import pytest
 import typing_extensions
 from msgspec import UNSET, Struct, UnsetType
-from tests.unit.registry.table.kinds import Box, Cat, Circle, Colour, Dog, Drawing, Limits, Place, Point, Square, Tree
+from tests.unit.registry.table.classes import Box, Cat, Circle, Colour, Dog, Drawing, Limits, Place, Point, Square, Tree
 from tests.unit.registry.table.tools import answered, given, returning, taking
 
 from trunkline.errors import InvalidArguments, RegistrationError

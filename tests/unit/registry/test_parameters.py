@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from msgspec import UNSET, UnsetType
 from pydantic import Field
-from tests.unit.registry.table.kinds import StructPoint
+from tests.unit.registry.table.classes import StructPoint
 from tests.unit.registry.table.tools import tool
 
 from trunkline.errors import InvalidArguments, RegistrationError

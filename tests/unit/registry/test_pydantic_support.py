@@ -8,7 +8,7 @@ import annotated_types as at
 import msgspec
 import pydantic
 import pytest
-from tests.unit.registry.table.kinds import ModelPoint, Point, PydanticPoint, Report
+from tests.unit.registry.table.classes import ModelPoint, Point, PydanticPoint, Report
 from tests.unit.registry.table.tools import answered, given, returning, taking, tool
 
 from trunkline.errors import InvalidArguments, RegistrationError

@@ -12,11 +12,11 @@ import annotated_types as at
 import jsonschema_rs
 import pytest
 from msgspec import Struct
+from tests.unit.registry.table.annotated_types import NOTED
+from tests.unit.registry.table.class_types import MADE
+from tests.unit.registry.table.classes import Cat, Circle, Dog, ModelPoint, Place, Point, Square, StructPoint, Tree
 from tests.unit.registry.table.definitions import DEFINITIONS
-from tests.unit.registry.table.kinds import Cat, Circle, Dog, ModelPoint, Place, Point, Square, StructPoint, Tree
-from tests.unit.registry.table.made import MADE
-from tests.unit.registry.table.noted import NOTED
-from tests.unit.registry.table.plain import PLAIN
+from tests.unit.registry.table.plain_types import PLAIN
 from tests.unit.registry.table.row import Row, Schema
 from tests.unit.registry.table.tools import answered, given, returning, taking, tool
 

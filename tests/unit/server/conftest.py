@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.server.lives import Lives
+from tests.unit.server.server_runs import Lives
 
 from trunkline.testing import ManualClock
 

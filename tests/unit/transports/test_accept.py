@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.contract.lines import server_tls
+from tests.contract.connections import server_tls
 from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings

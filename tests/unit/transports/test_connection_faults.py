@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.attacks import frames
+from tests.attacks import websocket_frames
 from tests.attacks.raw import Caller, initialize, request, until
-from tests.contract.lines import Recorder
+from tests.contract.connections import Recorder
 
 from trunkline import Settings
 from trunkline.clock import LoopClock
@@ -206,17 +206,17 @@ def test_failing_websocket_is_closed_and_reported_alone(run: Callable[[Scenario]
         listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:
-            other.say(frames.upgrade())
+            other.say(websocket_frames.upgrade())
             assert (await other.head()).status == 101
             place.faults.add(fault)
             async with Caller(port) as caller:
-                caller.say(frames.upgrade())
+                caller.say(websocket_frames.upgrade())
                 assert (await caller.head()).status == (500 if fault == "identify" else 101)
                 if fault == "received":
-                    caller.say(frames.frame(PING))
+                    caller.say(websocket_frames.frame(PING))
                 await caller.rest()
             await place.failed("websocket", f"{fault} fails")
-            other.say(frames.frame(PING))
+            other.say(websocket_frames.frame(PING))
             await until(lambda: place.receivers[0].messages, "a message of another connection")
         await end(listener)
 

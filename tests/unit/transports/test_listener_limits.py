@@ -1,7 +1,7 @@
 """The limits that all network transports apply to peers."""
 
 import pytest
-from tests.contract.lines import Recorder
+from tests.contract.connections import Recorder
 
 from trunkline import Settings
 from trunkline.testing import ManualClock

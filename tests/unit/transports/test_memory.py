@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.contract.lines import Recorder, turns
+from tests.contract.connections import Recorder, turns
 
 from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.memory import MemoryChannel, memory_pair

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, client_tls, guard, server_tls, tcp, turns, until
+from tests.contract.connections import Recorder, client_tls, guard, server_tls, tcp, turns, until
 from tests.limits import PATIENCE
 
 from trunkline import Server, Settings

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.lines import Recorder, turns
+from tests.contract.connections import Recorder, turns
 from tests.limits import PATIENCE
 
 from trunkline import Settings

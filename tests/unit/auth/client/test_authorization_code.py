@@ -3,7 +3,7 @@
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from tests.unit.auth.fakes import CALLBACK, caller, office
+from tests.unit.auth.auth_servers import CALLBACK, caller, office
 
 from trunkline.auth import Redirected
 from trunkline.auth.client.authorization_code import AuthorizationRequest, read_code

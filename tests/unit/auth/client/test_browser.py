@@ -8,7 +8,7 @@ from os import pathsep
 from pathlib import Path
 
 import pytest
-from tests.contract.lines import until
+from tests.contract.connections import until
 from tests.limits import PATIENCE
 
 from trunkline.auth.client.browser import browser_command, check_login_url, open_page

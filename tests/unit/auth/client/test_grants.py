@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.auth.fakes import caller, office
-from tests.unit.auth.faulty import TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import caller, office
+from tests.unit.auth.auth_setup import TOKEN, Asked, Page
 
 from trunkline.auth import ClientCredentials, EnterpriseManaged, SigningKey, WorkloadIdentity
 from trunkline.auth.jose import decode_unverified, verify_with_key

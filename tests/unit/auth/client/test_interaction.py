@@ -11,7 +11,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
-from tests.contract.lines import turns, until
+from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
 from tests.ports import held_port
 

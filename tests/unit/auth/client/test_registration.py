@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.unit.auth.fakes import CALLBACK, REGISTER, caller, office
-from tests.unit.auth.faulty import TOKEN, Page
+from tests.unit.auth.auth_servers import CALLBACK, REGISTER, caller, office
+from tests.unit.auth.auth_setup import TOKEN, Page
 
 from trunkline.auth import MemoryTokens, OAuth, Redirected, SigningKey
 from trunkline.errors import AuthorizationFailed, ConfigError

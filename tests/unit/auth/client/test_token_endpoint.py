@@ -4,8 +4,8 @@ from base64 import b64decode
 from typing import Any
 
 import pytest
-from tests.unit.auth.fakes import Office, office
-from tests.unit.auth.faulty import TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import Office, office
+from tests.unit.auth.auth_setup import TOKEN, Asked, Page
 
 from trunkline.auth import SigningKey
 from trunkline.auth.client.dpop import Prover, generate_key

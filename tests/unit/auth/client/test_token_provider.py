@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.auth.fakes import CALLBACK, REGISTER, Office, caller, office
-from tests.unit.auth.faulty import RESOURCE, SERVER, TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import CALLBACK, REGISTER, Office, caller, office
+from tests.unit.auth.auth_setup import RESOURCE, SERVER, TOKEN, Asked, Page
 
 from trunkline.auth import FileTokens, MemoryTokens, Redirected
 from trunkline.auth.client.tokens import decode_stored_token, encode_stored_token, token_store_key

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from tests.contract.lines import server_tls
-from tests.judge import judge
-from tests.unit.auth.faulty import (
+from tests.contract.connections import server_tls
+from tests.transcripts import judge
+from tests.unit.auth.auth_setup import (
     AUTHORIZE,
     ENDPOINT,
     GREETING,

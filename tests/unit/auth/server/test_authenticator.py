@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.auth.server.issuing import Issuer, Wall, bearer, issuing
+from tests.unit.auth.server.issuer import Issuer, Wall, bearer, issuing
 from tests.unit.auth.server.test_dpop import made_for
 from tests.unit.transports.http.asgi import Answer, Host, hosted, request
 

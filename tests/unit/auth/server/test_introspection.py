@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 import pytest
-from tests.unit.auth.server.issuing import Issuer, issuing
+from tests.unit.auth.server.issuer import Issuer, issuing
 
 from trunkline.auth.server.introspection import Introspection
 from trunkline.auth.server.verifiers import BadToken, Unavailable

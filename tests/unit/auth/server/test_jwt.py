@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 import pytest
-from tests.unit.auth.server.issuing import Issuer, issuing
+from tests.unit.auth.server.issuer import Issuer, issuing
 
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.server.issuer_keys import RETRY_INTERVAL

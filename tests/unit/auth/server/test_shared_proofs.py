@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.auth.server.issuing import Issuer, issuing
+from tests.unit.auth.server.issuer import Issuer, issuing
 from tests.unit.auth.server.test_authenticator import challenge, kind, offering, ping, proof, signed
 from tests.unit.transports.http.asgi import Answer, Host
 

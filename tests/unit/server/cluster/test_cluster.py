@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.lines import until
+from tests.contract.connections import until
 from tests.contract.valkey import started, valkey
 from tests.limits import PATIENCE
 from tests.unit.server.cluster.clusters import BEAT, SECONDS, Crews, Member, done, on_redis, round_trip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import until
+from tests.contract.connections import until
 from tests.contract.valkey import started, valkey
 from tests.unit.server.cluster.clusters import SECONDS, Crews, Member, done, on_redis, round_trip
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.lines import turns
+from tests.contract.connections import turns
 from tests.limits import PATIENCE
 from tests.unit.server.cluster.clusters import Crews, round_trip
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.server.lives import TTL, Life, Lives, Slow
+from tests.unit.server.server_runs import TTL, Life, Lives, Slow
 from tests.unit.transports.http.asgi import request
 
 from trunkline import Context, Settings

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.contract.lines import turns
-from tests.unit.server.lives import Lives, Slow
+from tests.contract.connections import turns
+from tests.unit.server.server_runs import Lives, Slow
 from tests.unit.transports.http.asgi import call
 
 from trunkline.errors import StoreUnavailable, StoreUnusable

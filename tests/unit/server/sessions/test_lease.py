@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import turns, until
+from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
-from tests.unit.server.lives import TTL, Life
+from tests.unit.server.server_runs import TTL, Life
 from tests.unit.transports.http.asgi import call, request
 
 from trunkline import Context, Settings

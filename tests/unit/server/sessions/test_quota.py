@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.server.lives import TTL, Life
+from tests.unit.server.server_runs import TTL, Life
 from tests.unit.transports.http.asgi import Answer, request
 
 from trunkline import Settings

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.contract.lines import turns
+from tests.contract.connections import turns
 from tests.limits import PATIENCE
 
 from trunkline.errors import StoreUnavailable

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tests.contract.lines import turns, until
+from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings

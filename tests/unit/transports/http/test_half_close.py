@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.attacks.places import Place, listening
+from tests.attacks.attacked_server import Place, listening
 from tests.attacks.raw import Caller, begin, request, text_of, tool, until
 from tests.modern import enveloped, labels
 

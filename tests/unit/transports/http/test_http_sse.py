@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.contract.lines import guard
+from tests.contract.connections import guard
 from tests.unit.transports.http.asgi import Answer, call, request
 
 from trunkline import Server, Settings

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from tests.attacks import frames
-from tests.attacks.places import listening
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import listening
 from tests.attacks.raw import Caller, begin, call, request, text_of, tool, until
 from tests.attacks.test_parsing import chunked
 
@@ -60,8 +60,8 @@ async def test_websocket_on_reused_connection_has_no_header_timeout() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
         caller.say(request("GET", "/other"))
         assert (await caller.answer()).status == 404
-        await frames.shake_hands(caller)
+        await websocket_frames.shake_hands(caller)
         place.clock.advance(20.0)
         await asyncio.sleep(0)
-        frames.say(caller, call("ping", ident=7))
-        assert (await frames.message(caller))["id"] == 7
+        websocket_frames.say(caller, call("ping", ident=7))
+        assert (await websocket_frames.message(caller))["id"] == 7

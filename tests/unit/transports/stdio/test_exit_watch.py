@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, turns, until
+from tests.contract.connections import Recorder, turns, until
 
 from trunkline.transports.stdio.client import Command
 from trunkline.transports.stdio.exit_watch import watch_exit

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, turns
+from tests.contract.connections import Recorder, turns
 from tests.limits import PATIENCE
 from tests.processes import eventually
 

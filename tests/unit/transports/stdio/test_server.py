@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.lines import turns
+from tests.contract.connections import turns
 from tests.limits import PATIENCE
 
 from trunkline import Server, Settings

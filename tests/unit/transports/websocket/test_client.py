@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, client_tls, server_tls, turns, until
+from tests.contract.connections import Recorder, client_tls, server_tls, turns, until
 from tests.contract.test_channels import held
 from tests.limits import PATIENCE
 from websockets.asyncio.server import ServerConnection, serve

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, turns, until, ws
+from tests.contract.connections import Recorder, turns, until, ws
 from tests.limits import PATIENCE
 
 from trunkline import Settings

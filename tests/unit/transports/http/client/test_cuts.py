@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.contract.lines import Recorder, until
+from tests.contract.connections import Recorder, until
 from tests.unit.transports.http.client.web import Visit, Web, event, web
 
 from trunkline import Settings

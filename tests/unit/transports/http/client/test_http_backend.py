@@ -4,7 +4,7 @@ import socket
 from typing import Any
 
 import pytest
-from tests.contract.lines import client_tls, server_tls, until
+from tests.contract.connections import client_tls, server_tls, until
 from tests.ports import held_port
 from tests.unit.transports.http.client.web import Visit, web
 

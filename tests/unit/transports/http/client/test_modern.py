@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.lines import until
+from tests.contract.connections import until
 from tests.limits import PATIENCE
 from tests.unit.transports.http.client.web import Visit, Web, event, web
 

@@ -1,6 +1,6 @@
 """A server that starts fast: it imports the standard library only, and knows just enough of the protocol.
 
-    python -I -S light_server.py EFFECTS
+    python -I -S minimal_server.py EFFECTS
 
 Each effect is a line in the file EFFECTS. The tool `look` is read-only; `pay` is not, and may crash the server;
 `echo`

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
 
 import pytest
-from tests.unit.auth.server.issuing import issuing
+from tests.unit.auth.server.issuer import issuing
 from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import (

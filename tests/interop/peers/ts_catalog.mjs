@@ -1,4 +1,4 @@
-// What a server of the official TypeScript SDK offers our client: the same as those in Python (mcp_offer.py), as far as
+// What a server of the official TypeScript SDK offers our client: the same as those in Python (mcp_catalog.py), as far as
 // the modern era has it. Tools return text, JSON where there is more to say.
 const LOG_NAME = "official";
 const PEOPLE = { Ada: "lace", Alan: "machine", Grace: "compiler" };

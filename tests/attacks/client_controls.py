@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urljoin
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
-from tests.attacks.ways import Rows, both, replaced
+from tests.attacks.patches import Rows, both, replaced
 
 from trunkline.auth import discovery, fetch, metadata
 from trunkline.auth.client import (

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.judge import judge
+from tests.transcripts import judge
 
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
 

@@ -2,7 +2,7 @@
 front
 of its processes, and the proxy between them and their store.
 
-    python -m tests.chaos.lines STORE PORT…       STORE is the port of the store, 0 for no proxy
+    python -m tests.chaos.network STORE PORT…       STORE is the port of the store, 0 for no proxy
 
 It prints its two ports, and then "done" after each command: `cut` and `mend`, `stall` and `flow` control the proxy
 to the

@@ -1,6 +1,6 @@
 """A minimal browser: opens a page and follows redirects up to the waiting program.
 
-python browsing.py URL      opens a page as a browser that follows every redirect to its end
+python minimal_browser.py URL      opens a page as a browser that follows every redirect to its end
 """
 
 import sys

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.chaos import faulty
+from tests.chaos import faulty_stores
 
 from trunkline.stores.store import Lease, Put, key_of
 
@@ -14,8 +14,8 @@ KEY = key_of("thing", "1")
 async def test_losing_store_drops_commits_and_lease_writes(
     lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faulty, "LOSING", 1 if lost else 1 << 30)
-    store = faulty.store(str(tmp_path / "store.db"), 1, "losing")
+    monkeypatch.setattr(faulty_stores, "LOSING", 1 if lost else 1 << 30)
+    store = faulty_stores.store(str(tmp_path / "store.db"), 1, "losing")
     await store.open()
     try:
         await store.commit([Put(key_of("thing", "1", "committed"), b"x")])

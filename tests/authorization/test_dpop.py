@@ -5,13 +5,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.authorization.notes import NEARLY_OVER, REVISIONS, notes, oauth, serving
+from tests.authorization.notes_server import NEARLY_OVER, REVISIONS, notes, oauth, serving
 from tests.authorization.provider import Person, Provider, run
 
 from trunkline import Client, Settings
 from trunkline.auth import FileTokens, Jwt
 
-RESTARTED = Path(__file__).with_name("restarted.py")
+RESTARTED = Path(__file__).with_name("restarted_program.py")
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])

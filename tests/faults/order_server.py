@@ -1,7 +1,7 @@
 """A server for tests that kill, disconnect and stop it: as a program, and as an ASGI application.
 
-    python -m tests.faults.shop PORT EFFECTS
-    uvicorn tests.faults.shop:app
+    python -m tests.faults.order_server PORT EFFECTS
+    uvicorn tests.faults.order_server:app
 
 Its tools record their effects in a file outside of the server. Settings come from the environment.
 """

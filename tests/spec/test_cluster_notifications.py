@@ -11,9 +11,9 @@ import pytest
 from msgspec import Raw
 from tests.limits import PATIENCE
 from tests.modern import enveloped
-from tests.spec.kept import Peer, Process
+from tests.spec.durable_server import Peer, Process
 from tests.unit.server.cluster.clusters import Watching
-from tests.unit.server.lives import Slow
+from tests.unit.server.server_runs import Slow
 from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import Server, Settings

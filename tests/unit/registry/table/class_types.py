@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from tests.unit.registry.table.kinds import (
+from tests.unit.registry.table.classes import (
     ArrayPoint,
     AttrsPoint,
     Box,

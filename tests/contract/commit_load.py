@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.contract.storm import COUNTER
+from tests.contract.commit_process import COUNTER
 
 from trunkline.stores.store import Item, Store
 
@@ -22,7 +22,7 @@ class Storm:
 
     @classmethod
     async def begin(cls, where: Path | str, who: str, *limit: int) -> "Storm":
-        command = [sys.executable, "-m", "tests.contract.storm", str(where), who, "20", *map(str, limit)]
+        command = [sys.executable, "-m", "tests.contract.commit_process", str(where), who, "20", *map(str, limit)]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
         return cls(process)
 

@@ -1,6 +1,6 @@
-"""Commits as fast as possible to a store in a file or on Redis, and prints each outcome for the check in `storms.py`.
+"""Commits as fast as possible to a store in a file or on Redis, and prints each outcome for the check in `commit_load.py`.
 
-    python -m tests.contract.storm <path or address> <who> <workers> [<most bytes>]
+    python -m tests.contract.commit_process <path or address> <who> <workers> [<most bytes>]
 
 Each commit writes two items, so that a partial one would show, and increments a counter, under a fence. The process
 prints one line, atomically, for each confirmed commit. With a limit on bytes, no file may grow beyond it: a full

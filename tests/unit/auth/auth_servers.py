@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tests.unit.auth.faulty import AUTHORIZE, ENDPOINT, TOKEN, Asked, Page, World, world
+from tests.unit.auth.auth_setup import AUTHORIZE, ENDPOINT, TOKEN, Asked, Page, World, world
 
 from trunkline.auth import MemoryTokens, OAuth, Redirected
 from trunkline.auth.client.token_provider import TokenProvider

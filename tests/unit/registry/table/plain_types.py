@@ -7,7 +7,7 @@ from typing import Final, Literal
 from uuid import UUID
 
 import pydantic
-from tests.unit.registry.table.kinds import IDENT, NOON, Colour, Level, Ratio
+from tests.unit.registry.table.classes import IDENT, NOON, Colour, Level, Ratio
 from tests.unit.registry.table.row import Row, Schema, loose
 
 __all__ = ["PLAIN"]

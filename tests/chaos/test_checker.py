@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.chaos.checker import LATE, faults
 from tests.chaos.history import Effect, Heard, History, Refusal, Saw, Told, Trouble
-from tests.chaos.judge import LATE, faults
 
 DEATH = Trouble("death", 10.0, 11.0)
 STOP = Trouble("stop", 10.0, 12.0)

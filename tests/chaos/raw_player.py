@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import aiohttp
-from tests.chaos.by_hand import Lost, Session
-from tests.chaos.diary import Diary
+from tests.chaos.campaign_log import Diary
 from tests.chaos.history import Outcome
 from tests.chaos.plan import HARMLESS, TASKS, Deed, Part
-from tests.chaos.playing import Playing, arguments
+from tests.chaos.player import Playing, arguments
+from tests.chaos.raw_session import Lost, Session
 
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 

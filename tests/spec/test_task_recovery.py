@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.by_hand import HttpPeer
-from tests.interop.served import Served
+from tests.http_peer import HttpPeer
+from tests.interop.server_processes import Served
 from tests.limits import PATIENCE
 from tests.processes import StdioPeer, pause_between_writes
 

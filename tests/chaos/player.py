@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
 
-from tests.chaos.diary import Diary
+from tests.chaos.campaign_log import Diary
 from tests.chaos.history import Outcome, Told
 from tests.chaos.plan import FIRST_TO_TELL, HARMLESS, TASKS, Deed, Part, deeds
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tests import judge as lines
+from tests import transcripts as lines
 from tests.interop.matrix import Wire
 
 from trunkline.transports.channel import Accept, Channel, ChannelClosed, Connector, MessageOrigin, Receiver

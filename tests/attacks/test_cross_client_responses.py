@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from tests.attacks import frames
-from tests.attacks.places import Place, listening
+from tests.attacks import websocket_frames
+from tests.attacks.attacked_server import Place, listening
 from tests.attacks.raw import INITIALIZED, Caller, ask, begin, initialize, request, text_of, tool, until
 
 ID = 7
@@ -36,7 +36,7 @@ class OnALine:
 
     async def open(self) -> "OnALine":
         if self.transport == "websocket":
-            self.caller.say(frames.upgrade())
+            self.caller.say(websocket_frames.upgrade())
             assert (await self.caller.head()).status == 101
         self.say(initialize(**ROOTS))
         await self.hear()
@@ -45,12 +45,12 @@ class OnALine:
 
     def say(self, message: Any) -> None:
         if self.transport == "websocket":
-            frames.say(self.caller, message)
+            websocket_frames.say(self.caller, message)
         else:
             self.caller.say(json_line(message))
 
     async def hear(self) -> Any:
-        return await (frames.message(self.caller) if self.transport == "websocket" else self.caller.line())
+        return await (websocket_frames.message(self.caller) if self.transport == "websocket" else self.caller.line())
 
 
 def json_line(message: Any) -> bytes:

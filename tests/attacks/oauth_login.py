@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from tests.attacks.fake_internet import Issuer, Site, page, site
 from tests.attacks.raw import within
-from tests.attacks.webs import Issuer, Site, page, site
 
 from trunkline import Settings
 from trunkline.auth import MemoryTokens, OAuth, Redirected

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.processes import PATIENCE
-from tests.spec.kept import Peer, Process, Stream
-from tests.spec.many import Branch, RoundRobin, branches
+from tests.spec.durable_server import Peer, Process, Stream
+from tests.spec.server_group import Branch, RoundRobin, branches
 
 from trunkline import Client
 from trunkline.protocol.revisions import Revision

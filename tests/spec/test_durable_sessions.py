@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.processes import PATIENCE
-from tests.spec.kept import Peer, Process, Stream
+from tests.spec.durable_server import Peer, Process, Stream
 
 from trunkline import Client
 from trunkline.facts import Connected

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 import aiohttp
-from tests.chaos.diary import Diary
+from tests.chaos.campaign_log import Diary
 from tests.chaos.plan import Part, token_of
 
 __all__ = ["Lost", "Session"]

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from tests.chaos.diary import PATIENCE, Diary
+from tests.chaos.campaign_log import PATIENCE, Diary
 from tests.chaos.history import Outcome
 from tests.chaos.plan import TASKS, Deed, Part, token_of
-from tests.chaos.playing import Playing, arguments
+from tests.chaos.player import Playing, arguments
 
 from trunkline import Client, Settings
 from trunkline.errors import OutcomeUnknown, PeerError, TransportError, TrunklineError

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import annotated_types as at
 import pydantic
 from msgspec import Meta
-from tests.unit.registry.table.kinds import NOON, ModelCat, ModelDog
+from tests.unit.registry.table.classes import NOON, ModelCat, ModelDog
 from tests.unit.registry.table.row import Row, Schema, loose
 
 __all__ = ["NOTED"]

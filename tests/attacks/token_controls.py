@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.attacks.ways import Patch, Rows, both, forced, replaced
+from tests.attacks.patches import Patch, Rows, both, forced, replaced
 
 from trunkline.auth import challenge
 from trunkline.auth.jose import KeySet, SignedToken

@@ -1,6 +1,6 @@
 """A restarted program: its whole state is in a folder, and no user is present to open a page.
 
-    python restarted.py URL FOLDER OPTIONS REVISION
+    python restarted_program.py URL FOLDER OPTIONS REVISION
 
 The options are those of `OAuth`, as JSON. It prints the server's answer, or the hop that rejected it.
 """
