@@ -13,7 +13,7 @@ from tests.transcripts import judge
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
 
 ROOT = Path(__file__).parent
-UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "docs", "faults", "interop"}
+UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "docs", "faults", "http1", "interop"}
 """Folders whose tests take whole programs for granted: what decides is seen by the others, and counting costs time."""
 
 SEED = 20_260_728
