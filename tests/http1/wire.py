@@ -138,7 +138,11 @@ class Connection:
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
-        await self._loop.sock_connect(self._socket, ("127.0.0.1", self._port))
+        try:
+            await self._loop.sock_connect(self._socket, ("127.0.0.1", self._port))
+        except BaseException:
+            self._socket.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
