@@ -109,8 +109,10 @@ TARGETS = {
     "typescript": Target("peers/typescript_server.mjs", "node"),
     "trunkline client": Target("clients/trunkline_client.py", "trunkline", line="stdio"),
     "trunkline client, TCP": Target("clients/trunkline_client.py", "trunkline", line="tcp"),
+    "trunkline client, HTTP": Target("clients/trunkline_client.py", "trunkline", line="http"),
     "trunkline client, in memory": Target("clients/trunkline_client.py", "trunkline", line="memory"),
     "mcp client": Target("clients/mcp_client.py", "mcp", line="stdio"),
+    "mcp client, HTTP": Target("clients/mcp_client.py", "mcp", line="http"),
     "mcp client, in memory": Target("clients/mcp_client.py", "mcp", line="memory"),
     "typescript client": Target("clients/typescript_client.mjs", "node", line="stdio"),
 }
@@ -118,6 +120,7 @@ CLIENT_BARS = (
     Bar("cheaper", 5, "mcp client", ours="trunkline client"),
     Bar("at most", 1, "typescript client", ours="trunkline client"),
 )
+HTTP_CLIENT_BARS = (Bar("cheaper", 6, "mcp client, HTTP", ours="trunkline client, HTTP"),)
 
 KEPT = ("trunkline", "trunkline, SQLite", "trunkline, Valkey")
 MODERN_KEPT = ("trunkline, modern", "trunkline, modern, SQLite", "trunkline, modern, Valkey")
@@ -272,6 +275,22 @@ ROWS = (
         CLIENT_BARS,
         window=32,
         warm_up=3200,
+        how="client",
+    ),
+    Row(
+        "client over HTTP, one at a time",
+        ECHO,
+        ("trunkline client, HTTP", "mcp client, HTTP"),
+        HTTP_CLIENT_BARS,
+        how="client",
+    ),
+    Row(
+        "client over HTTP, 32 in flight",
+        ECHO,
+        ("trunkline client, HTTP", "mcp client, HTTP"),
+        HTTP_CLIENT_BARS,
+        window=32,
+        warm_up=640,
         how="client",
     ),
     Row(

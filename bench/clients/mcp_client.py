@@ -1,6 +1,7 @@
-"""The official client, measured: `mcp_client.py stdio|memory PYTHON RAW_SERVER`."""
+"""The official client, measured: `mcp_client.py stdio|http|memory PYTHON RAW_SERVER`."""
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,9 @@ async def main(line: str, python: str, *script: str) -> None:
     if line == "memory":
         target = MCPServer("bench")
         target.add_tool(echo_tool)
+    elif line == "http":
+        raw = subprocess.Popen([python, *script, "http"], stdout=subprocess.PIPE, text=True)
+        target = f"http://127.0.0.1:{raw.stdout.readline().strip()}/mcp"
     else:
         target = StdioServerParameters(command=python, args=list(script))
 
@@ -26,6 +30,8 @@ async def main(line: str, python: str, *script: str) -> None:
             return (await client.call_tool("echo", {"text": text})).structured_content["result"]
 
         await obey(echo)
+    if line == "http":
+        raw.terminate()
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Our client, measured: `trunkline_client.py stdio|tcp|memory PYTHON RAW_SERVER`."""
+"""Our client, measured: `trunkline_client.py stdio|tcp|http|memory PYTHON RAW_SERVER`."""
 
 import asyncio
 import subprocess
@@ -21,6 +21,9 @@ async def main(line: str, *server: str) -> None:
     elif line == "tcp":
         raw = subprocess.Popen([*server, "tcp"], stdout=subprocess.PIPE, text=True)
         target = f"tcp://127.0.0.1:{raw.stdout.readline().strip()}"
+    elif line == "http":
+        raw = subprocess.Popen([*server, "http"], stdout=subprocess.PIPE, text=True)
+        target = f"http://127.0.0.1:{raw.stdout.readline().strip()}/mcp"
     else:
         target = list(server)
 
@@ -30,6 +33,8 @@ async def main(line: str, *server: str) -> None:
             return (await client.call_tool("echo", {"text": text})).data
 
         await obey(echo)
+    if line == "http":
+        raw.terminate()
 
 
 asyncio.run(main(*sys.argv[1:]))
