@@ -48,10 +48,10 @@ def _looked_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_when_resolved(patch: pytest.MonkeyPatch) -> None:
-    from trunkline.transports.http.client import aiohttp_backend
+    from trunkline.transports.http.client import dial
 
-    original = aiohttp_backend._open_keepalive_socket
-    patch.setattr(aiohttp_backend, "_open_keepalive_socket", lambda _, address: original(None, address))
+    original = dial._connect
+    patch.setattr(dial, "_connect", lambda address, _: original(address, None))
 
 
 def _followed(patch: pytest.MonkeyPatch, most: int = 3) -> None:

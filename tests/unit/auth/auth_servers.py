@@ -17,7 +17,7 @@ from tests.unit.auth.auth_setup import AUTHORIZE, ENDPOINT, TOKEN, Asked, Page, 
 from trunkline.auth import MemoryTokens, OAuth, Redirected
 from trunkline.auth.client.token_provider import TokenProvider
 from trunkline.config import Settings
-from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.connection_pool import ConnectionPool
 from trunkline.transports.http.client.http_peer import HttpPeer
 from trunkline.transports.http.client.url import parse_url
 
@@ -161,7 +161,7 @@ class Caller:
 
     def __init__(self, engine: TokenProvider, url: str) -> None:
         self.engine = engine
-        self._library = AiohttpBackend(Settings())
+        self._library = ConnectionPool(Settings())
         self._peer = HttpPeer(self._library, parse_url(url), {}, engine)
         self.asked: list[bool] = []  # the messages about a required login
 

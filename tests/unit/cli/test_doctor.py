@@ -88,7 +88,7 @@ async def test_private_host_can_be_allowed(there: World) -> None:
     allowed = await trunkline(*DOCTOR, "--allow", "10.0.0.7", there.url, environ=environ)
 
     assert "10.0.0.7 is of a private network" in refused.out
-    assert "the proxy refuses: HTTP 404" in allowed.out
+    assert "answered 'HTTP/1.1 404" in allowed.out
 
 
 # --- the token -----------------------------------------------------------------------------------

@@ -130,9 +130,9 @@ def _initialize_request() -> bytes:
 @asynccontextmanager
 async def open_probe(url: str, timeout: float) -> AsyncGenerator[ServerProbe]:
     """Open a probe for a URL that the user named; the egress policy does not apply to it."""
-    from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+    from trunkline.transports.http.client.connection_pool import ConnectionPool
 
-    library = AiohttpBackend(Settings(connect_timeout=timeout), proxy=proxy_for(url))
+    library = ConnectionPool(Settings(connect_timeout=timeout), proxy=proxy_for(url))
     try:
         yield ServerProbe(library, url, timeout)
     finally:

@@ -14,9 +14,9 @@ from trunkline.errors import AuthorizationFailed, ConfigError, TransportError
 from trunkline.transports.addresses import WEBSOCKET_PORTS, format_host_port, parse_address
 from trunkline.transports.channel import Accept, Channel, ChannelClosed, ChannelInfo
 from trunkline.transports.http.client.credentials import Auth, HttpExchange, credentials_for
+from trunkline.transports.proxy import Proxy
 from trunkline.transports.sockets import LINGER, AdmitConnection, SocketConnection, SocketConnectionFactory, dial
 from trunkline.transports.stream import StreamChannel
-from trunkline.transports.websocket.proxy import Proxy
 
 try:
     from trunkline.transports.websocket.framing import ClientFraming, HandshakeRefused

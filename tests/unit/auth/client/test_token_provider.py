@@ -257,10 +257,10 @@ async def test_refused_fresh_token_fails() -> None:
         there.world.pages["POST /mcp"] = Page(
             401,
             None,
-            {"WWW-Authenticate": f'{there.world.challenge}, error="invalid_token", error_description="not\x1b you"'},
+            {"WWW-Authenticate": f'{there.world.challenge}, error="invalid_token", error_description="not\u009b you"'},
         )
         async with caller(there) as client:
-            with pytest.raises(AuthorizationFailed, match=r"just issued for it: not\\x1b you") as failed:
+            with pytest.raises(AuthorizationFailed, match=r"just issued for it: not\\x9b you") as failed:
                 await client.call()
             assert (failed.value.hop, len(there.visits)) == ("retry", 1)
             with pytest.raises(AuthorizationFailed):

@@ -12,6 +12,7 @@ from trunkline.transports.http.client.channel import HttpClientChannel
 from trunkline.transports.http.client.credentials import Auth, credentials_for
 from trunkline.transports.http.client.http_peer import HttpPeer
 from trunkline.transports.http.client.url import parse_url
+from trunkline.transports.proxy import Proxy
 
 __all__ = ["HttpConnector"]
 
@@ -35,15 +36,17 @@ class HttpConnector:
         """`headers` are sent with every request. `tls` is a context with your own certificate authority. `proxy`
         overrides the proxy variables of the environment. `auth` is a token or an authorizer."""
         try:
-            from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+            from trunkline.transports.http.client.connection_pool import ConnectionPool
         except ModuleNotFoundError as error:
             backend = str(error.name).partition(".")[0]
             raise MisuseError(f"HTTP needs the library {backend}: pip install 'trunkline[http]'") from error
-        self._backend = AiohttpBackend
+        self._backend = ConnectionPool
         self._url = parse_url(url)
         self._headers = _check_headers(headers or {})
         self._tls = tls
         self._proxy = proxy_for(self._url.url) if proxy is None else proxy
+        if self._proxy is not None:
+            Proxy(self._proxy)  # raises ConfigError
         self._settings = settings or Settings()
         self._credentials = credentials_for(auth, self._url.url, self._settings, tls)
         self._known_transport: str | None = None  # name of the transport that worked last

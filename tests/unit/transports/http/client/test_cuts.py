@@ -136,7 +136,7 @@ async def test_resumption_gives_up_after_repeated_failures() -> None:
             channel.send(Request(1, "ask"))
             await until(lambda: recorder.without_answer)
             assert not recorder.ends
-        assert 6 <= len(server.seen("GET")) <= 14  # aiohttp may send a GET once more by itself
+        assert 6 <= len(server.seen("GET")) <= 14  # the pool may send a GET once more by itself
 
 
 async def test_paused_channel_delivers_nothing() -> None:

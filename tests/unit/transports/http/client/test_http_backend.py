@@ -1,16 +1,16 @@
 """HTTP behind three verbs: what any library has to do there."""
 
+import asyncio
 import socket
-from typing import Any
 
 import pytest
-from tests.contract.connections import client_tls, server_tls, until
+from tests.contract.connections import client_tls, server_tls
 from tests.ports import held_port
 from tests.unit.transports.http.client.web import Visit, web
 
 from trunkline import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.connection_pool import ConnectionPool
 from trunkline.transports.http.client.http_backend import ReplyTooLarge, RequestNotSent, read_body
 
 pytestmark = pytest.mark.off_the_record
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.off_the_record
 async def test_reply_has_status_headers_and_body() -> None:
     async with web() as server:
         server.on("POST", lambda visit: visit.respond(418, b"short", "text/plain", X_Kind="Teapot"))
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         reply = await library.send("POST", server.url, {"A": "b"}, b"{}")
         assert (reply.status, reply.reason, reply.headers["x-kind"]) == (418, "Said", "Teapot")
         assert await read_body(reply, 5) == b"short"
@@ -33,7 +33,7 @@ async def test_redirects_cookies_and_compression_are_not_handled() -> None:
         packed = b"\x1f\x8b not to be unpacked"
         headers = {"Location": "/elsewhere", "Set_Cookie": "a=b", "Content_Encoding": "gzip"}
         server.on("POST", lambda visit: visit.respond(302, packed, **headers))
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         for _ in range(2):
             reply = await library.send("POST", server.url, {}, b"{}")
             assert reply.status == 302
@@ -44,7 +44,7 @@ async def test_redirects_cookies_and_compression_are_not_handled() -> None:
 
 
 async def test_refused_connection_differs_from_a_broken_one() -> None:
-    library = AiohttpBackend(Settings())
+    library = ConnectionPool(Settings())
     with held_port() as port, pytest.raises(RequestNotSent, match="no server is listening"):
         await library.send("POST", f"http://127.0.0.1:{port}/", {}, b"{}")
     with pytest.raises(RequestNotSent, match="the URL is invalid"):
@@ -62,7 +62,7 @@ async def test_connect_timeout_is_respected() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(1)
-        library = AiohttpBackend(Settings(connect_timeout=0.05), tls=client_tls())
+        library = ConnectionPool(Settings(connect_timeout=0.05), tls=client_tls())
         with pytest.raises(RequestNotSent, match=r"within 0\.05 s"):
             await library.send("POST", f"https://127.0.0.1:{deaf.getsockname()[1]}/", {}, b"{}")
         await library.close()
@@ -70,7 +70,7 @@ async def test_connect_timeout_is_respected() -> None:
 
 async def test_unknown_certificate_is_not_trusted() -> None:
     async with web(server_tls()) as server:
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         with pytest.raises(RequestNotSent, match="certificate is not trusted"):
             await library.send("GET", server.url, {})
         await library.close()
@@ -85,7 +85,7 @@ async def test_truncated_body_raises(head: bytes) -> None:
             visit.hang_up()
 
         server.on("GET", cut)
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         reply = await library.send("GET", server.url, {})
         with pytest.raises(TransportError, match="broke"):
             await read_body(reply, 1000)
@@ -98,7 +98,7 @@ async def test_truncated_body_raises(head: bytes) -> None:
 async def test_invalid_http_is_reported_without_the_url() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.write(b"SSH-2.0-Open\r\n\r\n"))
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         with pytest.raises(TransportError, match="not valid HTTP") as raised:
             await library.send("GET", server.url + "?key=secret", {})
         assert "secret" not in str(raised.value)
@@ -107,16 +107,18 @@ async def test_invalid_http_is_reported_without_the_url() -> None:
 
 async def test_bytes_before_a_break_are_delivered() -> None:
     async with web() as server:
+        left = asyncio.Event()
 
-        def cut(visit: Visit) -> None:
+        async def cut(visit: Visit) -> None:
             visit.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
-            visit.hang_up()
+            visit.end()
+            await visit.left()
+            left.set()
 
         server.on("GET", cut)
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         reply = await library.send("GET", server.url, {})
-        held: Any = reply
-        await until(held._response.content.exception)  # the break is noticed before anybody has read
+        await left.wait()  # the client has noticed the break, and closed
         assert await anext(reply.chunks()) == b"hello"
         with pytest.raises(TransportError):
             await anext(reply.chunks())
@@ -127,7 +129,7 @@ async def test_bytes_before_a_break_are_delivered() -> None:
 async def test_oversized_body_is_not_read_completely() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.respond(200, b"x" * 101))
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         with pytest.raises(ReplyTooLarge, match="100 bytes"):
             await read_body(reply := await library.send("GET", server.url, {}), 100)
         reply.close()
@@ -146,7 +148,7 @@ async def test_tcp_keepalive_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(socket, "socket", Watched)
     async with web() as server:
-        library = AiohttpBackend(Settings())
+        library = ConnectionPool(Settings())
         (await library.send("GET", server.url, {})).close()
         await library.close()
     assert kept

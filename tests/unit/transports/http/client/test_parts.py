@@ -271,7 +271,7 @@ def test_unsupported_proxy_is_rejected_without_its_password() -> None:
 def test_missing_library_error_says_what_to_install() -> None:
     program = """
 import sys
-sys.modules["aiohttp"] = None
+sys.modules["httptools"] = None
 from trunkline import Client
 try:
     Client("https://example.org/mcp")

@@ -71,6 +71,10 @@ class Visit:
         """One of them; the last has nothing in it."""
         self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def end(self) -> None:
+        """Closes this direction only."""
+        self._writer.write_eof()
+
     def hang_up(self) -> None:
         """Ends the connection in good order."""
         self._writer.close()

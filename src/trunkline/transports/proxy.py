@@ -1,7 +1,8 @@
-"""Tunnels through an HTTP proxy, by the CONNECT method."""
+"""HTTP proxies: their addresses and credentials, and tunnels by the CONNECT method."""
 
 import asyncio
 import base64
+import socket
 import ssl
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -17,28 +18,42 @@ _MAX_HEAD_SIZE: Final = 16 * 1024
 class Proxy:
     """An HTTP proxy with an address like `http://user:password@host:3128` or `https://…`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
+        """`tls` is for a proxy with an `https://` address, by default with the system's certificate authorities."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or parts.hostname is None:
             raise ConfigError("a proxy has an address like http://proxy.example.org:3128")
-        self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+        self.host = parts.hostname
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.authorization: str | None = None  # the value of `Proxy-Authorization`
+        if parts.username:
+            credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self.authorization = f"Basic {base64.b64encode(credentials.encode()).decode()}"
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
 
-    async def tunnel(self, host: str, port: int) -> asyncio.Transport:
-        """Open a tunnel to a host. Raise `TransportError` if the proxy refuses."""
+    def tls_options(self) -> dict[str, Any]:
+        """Return the arguments of `create_connection` for TLS to the proxy."""
+        return {} if self._tls is None else {"ssl": self._tls, "server_hostname": self.host}
+
+    async def tunnel(self, host: str, port: int, sock: socket.socket | None = None) -> asyncio.Transport:
+        """Open a tunnel to a host, on a socket that is connected to the proxy, or on a new one. Raise `TransportError`
+        if the proxy refuses."""
         loop = asyncio.get_running_loop()
-        transport, request = await loop.create_connection(
-            lambda: _TunnelRequest(self._connect_request(format_host_port(host, port))),
-            self._host,
-            self._port,
-            ssl=self._tls,
-        )
+        where: dict[str, Any] = {"host": self.host, "port": self.port} if sock is None else {"sock": sock}
+        try:
+            transport, request = await loop.create_connection(
+                lambda: _TunnelRequest(self._connect_request(format_host_port(host, port))),
+                **where,
+                **self.tls_options(),
+            )
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
         try:
             status = await request.status_line
             if not status.split()[1:2] == ["200"]:
-                raise TransportError(f"the proxy at {format_host_port(self._host, self._port)} answered {status!r}")
+                raise TransportError(f"the proxy at {format_host_port(self.host, self.port)} answered {status!r}")
         except BaseException:
             transport.abort()
             raise
@@ -46,8 +61,8 @@ class Proxy:
 
     def _connect_request(self, target: str) -> bytes:
         head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
-        if self._credentials is not None:
-            head += f"Proxy-Authorization: Basic {base64.b64encode(self._credentials.encode()).decode()}\r\n"
+        if self.authorization is not None:
+            head += f"Proxy-Authorization: {self.authorization}\r\n"
         return f"{head}\r\n".encode()
 
 
