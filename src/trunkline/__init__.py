@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from trunkline.client.blocking import BlockingClient
     from trunkline.client.client import Client
     from trunkline.client.elicitation import Question
-    from trunkline.config import Settings
+    from trunkline.config import CertificateFiles, Settings
     from trunkline.errors import (
         PeerError,
         ProtocolError,
@@ -52,6 +52,7 @@ __all__ = [
     "BlockingClient",
     "Call",
     "CallToolResult",
+    "CertificateFiles",
     "Client",
     "Context",
     "Depends",
@@ -94,7 +95,7 @@ _EXPORTS: Final = {
     "client.blocking": ("BlockingClient",),
     "client.client": ("Client",),
     "client.elicitation": ("Question",),
-    "config": ("Settings",),
+    "config": ("CertificateFiles", "Settings"),
     "errors": (
         "PeerError",
         "ProtocolError",

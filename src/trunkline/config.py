@@ -1,4 +1,5 @@
-"""Settings: frozen, with defaults. The only module that reads environment variables and settings files.
+"""Settings: frozen, with defaults; and certificate files. The only module that reads environment variables and settings
+files.
 
 A setting is a field. `Settings.load` reads it from keyword arguments, environment variables (`TRUNKLINE_` and the
 field's name in capitals) and a TOML file, in this order of precedence. The annotation of a field defines its allowed
@@ -17,10 +18,11 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, MisuseError
 from trunkline.errors.suggestions import closest_match, did_you_mean
 
 __all__ = [
+    "CertificateFiles",
     "OnDuplicate",
     "Settings",
     "UnixSocketAccess",
@@ -97,6 +99,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()  # host names of the server, besides those of its machine; "*": any
     allowed_origins: tuple[str, ...] = ()  # of web pages that may use the server, besides its own; "*": any
     trusted_proxies: tuple[str, ...] = ()  # whose X-Forwarded-* headers are trusted: addresses, networks, or "unix"
+    certificate_check_interval: float | None = 10.0  # between two checks of certificate files; None: only on SIGHUP
     reuse_port: bool = False  # share the port with other processes of the same user (SO_REUSEPORT)
     unix_socket_access: UnixSocketAccess = "owner"  # users that may connect to a Unix socket, by its file mode
 
@@ -224,6 +227,37 @@ class Settings(Struct, frozen=True, kw_only=True):
             _check_name(f"unknown setting {name!r}", name)
         found.update(overrides)
         return cls(**found)
+
+
+class CertificateFiles(Struct, frozen=True):
+    """PEM files with the certificate of a server, for `tls=`. A listener loads them again when they change.
+
+    `certfile` has the certificate and its chain, and the private key unless `keyfile` has it; `password` decrypts the
+    key. With `client_cafile`, clients have to show a certificate of one of these authorities.
+    """
+
+    certfile: str | PathLike[str]
+    keyfile: str | PathLike[str] | None = None
+    password: str | None = None
+    client_cafile: str | PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `MisuseError` for a value of the wrong type; hide the password."""
+        for name in ("certfile", "keyfile", "client_cafile"):
+            value: Any = getattr(self, name)
+            if not isinstance(value, str | PathLike) and (value is not None or name == "certfile"):
+                raise MisuseError(f"{name}= of CertificateFiles is the path of a PEM file, not {value!r}")
+        password: Any = self.password
+        if password is not None:
+            if not isinstance(password, str):
+                raise MisuseError(f"password= of CertificateFiles is a text, not of type {type(password).__name__}")
+            force_setattr(self, "password", _Secret(password))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all files."""
+        named = (self.certfile, self.keyfile, self.client_cafile)
+        return tuple(os.fspath(path) for path in named if path is not None)
 
 
 class _SettingKind(NamedTuple):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Any, Self, TypeVar
@@ -76,9 +77,10 @@ class Answer:
 class Caller:
     """One connection, over TCP, or over a Unix socket if the place is a path."""
 
-    def __init__(self, place: int | str, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, place: int | str, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self._place = place
         self._host = host
+        self._tls = tls
         self._reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
@@ -86,7 +88,7 @@ class Caller:
         if isinstance(self._place, str):
             opened = asyncio.open_unix_connection(self._place)
         else:
-            opened = asyncio.open_connection(self._host, self._place)
+            opened = asyncio.open_connection(self._host, self._place, ssl=self._tls)
         self._reader, self.writer = await within(opened, "a connection")
         return self
 

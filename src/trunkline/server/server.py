@@ -8,11 +8,12 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
 from trunkline.clock import Clock
-from trunkline.config import Settings
+from trunkline.config import CertificateFiles, Settings
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.errors.options import check_name, describe_value
 from trunkline.errors.options import check_options as check_values
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health as HealthEndpoint
     from trunkline.transports.listening import ListeningSockets
+    from trunkline.transports.tls import ServerTls
 
 __all__ = ["Server"]
 
@@ -199,6 +201,7 @@ class Server:
         self._dispatcher = components.dispatcher
         self._middleware: list[Middleware] = []
         self._forwarder: Relay | None = None
+        self._certificates: WeakSet[ServerTls] = WeakSet()
         self._checked_completions_version = 0  # registry version of the last check
 
     def __repr__(self) -> str:
@@ -583,18 +586,24 @@ class Server:
 
     # --- listening -------------------------------------------------------------------------------
 
-    async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
+    async def listen(self, address: str, *, tls: "SSLContext | CertificateFiles | None" = None) -> Listener:
         """Listen for clients until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
-        `unix:///run/server.sock`, `http+unix:///run/server.sock:/mcp`, or at `tls://…` and `https://…` with a context
-        that has the server's certificate. With port 0 the system chooses a port; the listener's `address` has it.
-        `http+systemd://name/mcp`, `tcp+systemd://name` and `unix+systemd://name` take over sockets that systemd
-        passed."""
+        `unix:///run/server.sock`, `http+unix:///run/server.sock:/mcp`, or at `tls://…` and `https://…` with the
+        server's certificate: `CertificateFiles`, which are loaded again when they change, or a context. With port 0 the
+        system chooses a port; the listener's `address` has it. `http+systemd://name/mcp`, `tcp+systemd://name` and
+        `unix+systemd://name` take over sockets that systemd passed."""
         return await self._listen(address, tls)
+
+    def reload_certificates(self) -> None:
+        """Load the `CertificateFiles` of all listeners again, for new connections. `run()` calls this on SIGHUP. If the
+        files cannot be loaded, the log has the reason, and the previous certificate stays in use."""
+        for secured in list(self._certificates):
+            secured.reload()
 
     async def _listen(
         self,
         address: str,
-        tls: "SSLContext | None",
+        tls: "SSLContext | CertificateFiles | None",
         opened: "ListeningSockets | None" = None,
         worker_channel: "WorkerChannel | None" = None,
     ) -> Listener:
@@ -614,6 +623,7 @@ class Server:
             forwarder=self._get_forwarder(),
             dpop_replays=self._get_dpop_replays,
             health=health,
+            certificates=self._certificates,
             opened=opened,
             source=worker_channel,
         )
@@ -684,7 +694,7 @@ class Server:
         host: str | None = None,
         port: int | None = None,
         path: str | PathLike[str] | None = None,
-        tls: "SSLContext | None" = None,
+        tls: "SSLContext | CertificateFiles | None" = None,
         uds: str | PathLike[str] | None = None,
         systemd: bool | str = False,
         workers: int | None = None,
@@ -717,7 +727,7 @@ class Server:
             with exit_on_startup_error():
                 self._run_workers(address, tls, workers)
 
-    def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
+    def _run_workers(self, address: str, tls: "SSLContext | CertificateFiles | None", count: int) -> None:
         """Run workers; without a configured store they share a temporary one."""
         from trunkline.server.run.workers import WorkerJob, check_workers_supported, run_workers, temporary_store_folder
 

@@ -15,13 +15,16 @@ from typing import Any, Final
 __all__ = ["SignalQueue", "fork", "poll_exit_code"]
 
 _HANDLED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGCHLD")
+_HANGUP: Final = "SIGHUP"
 _EXIT_FAILURE: Final = 1
 
 
 class SignalQueue:
     """Signals that this process has received and not handled yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hangup: bool = False) -> None:
+        """Queue SIGHUP, too, if `hangup` is true; otherwise it keeps its disposition."""
+        self._names = (*_HANDLED_SIGNALS, _HANGUP) if hangup else _HANDLED_SIGNALS
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -30,7 +33,7 @@ class SignalQueue:
     @contextlib.contextmanager
     def installed(self) -> Generator[None]:
         """Queue signals instead of letting them end the process."""
-        previous = {number: signal.signal(number, self._record) for number in map(_signal_number, _HANDLED_SIGNALS)}
+        previous = {number: signal.signal(number, self._record) for number in map(_signal_number, self._names)}
         previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         try:
             yield
@@ -49,7 +52,7 @@ class SignalQueue:
         return self._reader.fileno()
 
     def take(self) -> list[int]:
-        """Return the queued SIGINT and SIGTERM, in order of arrival."""
+        """Return the queued SIGINT, SIGTERM and SIGHUP, in order of arrival."""
         with contextlib.suppress(BlockingIOError):
             while self._reader.recv(1024):
                 pass
@@ -62,33 +65,36 @@ class SignalQueue:
         self._writer.close()
 
 
-def fork(child: Callable[[], int]) -> int:
+def fork(child: Callable[[], int], *, hangup: bool = False) -> int:
     """Fork a process that runs `child` and exits with its result, without returning into the caller's code. Return its
     pid.
 
     The child ignores SIGINT, since a terminal sends Ctrl+C to all processes and the supervisor shuts its workers down.
+    It ignores SIGHUP, too, if the supervisor handles it (`hangup`), until it has its own handler.
     """
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)  # otherwise both processes would write it
     signals = {_signal_number(name) for name in _HANDLED_SIGNALS}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    ignored: set[int] = {signal.SIGINT, *([signal.SIGHUP] if hangup else [])}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals | ignored)
     try:
         pid = os.fork()
         if pid == 0:
-            _run_child(child, signals)
+            _run_child(child, signals, ignored)
         return pid
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals | ignored)
 
 
-def _run_child(child: Callable[[], int], signals: set[int]) -> None:
+def _run_child(child: Callable[[], int], signals: set[int], ignored: set[int]) -> None:
     code = _EXIT_FAILURE
     try:
         signal.set_wakeup_fd(-1)
         for number in signals:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, _ignore_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        for number in ignored:
+            signal.signal(number, _ignore_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals | ignored)
         code = child()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else _EXIT_FAILURE if end.code else 0

@@ -1,7 +1,8 @@
 """Messages between the supervisor and a worker, over a socket pair.
 
 A frame is a length, a one-byte kind and a body. To a worker: `C`, a connection as a file descriptor, with its ticket
-and the time of dispatch; `T`, the states of all workers; `E`, the request to shut down. From a worker: `B`, its state;
+and the time of dispatch; `T`, the states of all workers; `E`, the request to shut down; `R`, the
+request to load certificate files again. From a worker: `B`, its state;
 `K`, it has accepted a connection; `N`, it has declined one.
 """
 
@@ -17,6 +18,7 @@ __all__ = [
     "ACCEPTED",
     "CONNECTION",
     "DECLINED",
+    "RELOAD",
     "SHUTDOWN",
     "STATE",
     "TABLE",
@@ -28,6 +30,7 @@ __all__ = [
 CONNECTION: Final = b"C"
 TABLE: Final = b"T"
 SHUTDOWN: Final = b"E"
+RELOAD: Final = b"R"
 STATE: Final = b"B"
 ACCEPTED: Final = b"K"
 DECLINED: Final = b"N"

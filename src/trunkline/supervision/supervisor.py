@@ -19,7 +19,7 @@ from msgspec import Struct
 from trunkline.fdlimit import DescriptorReserve
 from trunkline.supervision.fd_dispatch import ConnectionDispatcher
 from trunkline.supervision.fork import SignalQueue, fork, poll_exit_code
-from trunkline.supervision.ipc import ACCEPTED, DECLINED, SHUTDOWN, STATE, TABLE, IpcChannel, decode_ticket
+from trunkline.supervision.ipc import ACCEPTED, DECLINED, RELOAD, SHUTDOWN, STATE, TABLE, IpcChannel, decode_ticket
 from trunkline.supervision.restart_policy import GiveUp, History, RestartPolicy, after_failure, after_worker_exit
 from trunkline.supervision.worker_table import HEARTBEAT_INTERVAL, WorkerTable
 
@@ -42,6 +42,7 @@ class SupervisorOptions(Struct, frozen=True):
     silence_timeout: float | None  # seconds without a heartbeat until a worker is killed
     shutdown_timeout: float | None  # seconds for workers to shut down
     overrun_exit_code: int  # exit code if a worker exceeded shutdown_timeout
+    reloads: bool = False  # SIGHUP makes the workers load their certificate files again, instead of ending the process
 
 
 class Supervisor:
@@ -62,7 +63,7 @@ class Supervisor:
         self._report = report
         self._table = WorkerTable(options.workers)
         self._history = History()
-        self._signals = SignalQueue()
+        self._signals = SignalQueue(hangup=options.reloads)
         self._selector = selectors.DefaultSelector()
         self._pids: dict[int, int] = {}  # of the running workers
         self._channels: dict[int, IpcChannel] = {}  # to the running workers
@@ -112,7 +113,10 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         for number in self._signals.take():
-            if self._shutting_down:
+            if number == signal.SIGHUP:
+                for channel in self._channels.values():
+                    channel.send(RELOAD)
+            elif self._shutting_down:
                 self._kill_all()
                 self._exit_codes = [_SIGNAL_EXIT_BASE + number]
             else:
@@ -148,7 +152,8 @@ class Supervisor:
             self._postpone(number, error)
             return
         try:
-            pid = fork(partial(self._run_worker, number, worker_socket, supervisor_socket))
+            run = partial(self._run_worker, number, worker_socket, supervisor_socket)
+            pid = fork(run, hangup=self._options.reloads)
         except OSError as error:
             supervisor_socket.close()
             self._postpone(number, error)

@@ -18,6 +18,7 @@ from trunkline.supervision.ipc import (
     ACCEPTED,
     CONNECTION,
     DECLINED,
+    RELOAD,
     SHUTDOWN,
     STATE,
     TABLE,
@@ -49,6 +50,7 @@ class WorkerChannel:
         self._started = False
         self._on_connection: Callable[[socket.socket], None] | None = None
         self._on_shutdown: Callable[[], Any] = lambda: None
+        self._on_reload: Callable[[], Any] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
@@ -57,10 +59,12 @@ class WorkerChannel:
         """Whether the supervisor has died."""
         return self._ipc.closed_by_peer
 
-    def open(self, on_shutdown: Callable[[], Any]) -> None:
-        """Start receiving, on the running loop. `on_shutdown` is called when the worker has to shut down."""
+    def open(self, on_shutdown: Callable[[], Any], on_reload: Callable[[], Any] = lambda: None) -> None:
+        """Start receiving, on the running loop. `on_shutdown` is called when the worker has to shut down, `on_reload`
+        when it has to load its certificate files again."""
         self._loop = asyncio.get_running_loop()
         self._on_shutdown = on_shutdown
+        self._on_reload = on_reload
         self._loop.add_reader(self._ipc.socket, self._on_message)
         self._send_heartbeat()
 
@@ -113,6 +117,8 @@ class WorkerChannel:
                 self._table = body.decode().split()
             elif kind == SHUTDOWN:
                 self._on_shutdown()
+            elif kind == RELOAD:
+                self._on_reload()
         if self._ipc.closed_by_peer:
             self.close()
             self._on_shutdown()

@@ -10,14 +10,14 @@ acceptor closes it and logs one line.
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from trunkline.backlog import DescriptorsExhausted, ListenerClosed, accept_pending
 from trunkline.fdlimit import DescriptorReserve, LogThrottle
+from trunkline.transports.tls import TlsOptions
 
-__all__ = ["Acceptor", "ConnectionSource", "TransportOpener", "tls_arguments"]
+__all__ = ["Acceptor", "ConnectionSource", "TransportOpener"]
 
 _DESCRIPTOR_CHECK_INTERVAL: Final = 0.1  # seconds between two checks for free descriptors
 _INET_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
@@ -134,13 +134,13 @@ class Acceptor:
 class TransportOpener:
     """Opens an asyncio transport with its own protocol for each connection of a source."""
 
-    def __init__(self, source: ConnectionSource, factory: Callable[[], Any], tls_options: dict[str, Any]) -> None:
-        """`tls_options` holds the TLS arguments of `connect_accepted_socket`; empty means no TLS."""
+    def __init__(self, source: ConnectionSource, factory: Callable[[], Any], tls_options: TlsOptions) -> None:
         self._source = source
         self._factory = factory
         self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        tls_options.watch()
         source.start(self._take)
 
     def _take(self, connection: socket.socket) -> None:
@@ -155,24 +155,11 @@ class TransportOpener:
                 connection.setsockopt(
                     socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
                 )  # as asyncio does for sockets that it accepts
-            await self._loop.connect_accepted_socket(self._factory, connection, **self._tls_options)
+            await self._loop.connect_accepted_socket(self._factory, connection, **self._tls_options.arguments())
         except OSError:  # the peer has disconnected, or the TLS handshake failed
             connection.close()
 
     def close(self) -> None:
         """Accept no more connections."""
         self._source.stop()
-
-
-def tls_arguments(context: ssl.SSLContext | None, handshake_timeout: float | None, **others: Any) -> dict[str, Any]:
-    """Return the TLS options of a `TransportOpener`.
-
-    `handshake_timeout` limits the TLS handshake, in seconds; None means asyncio's default of one minute.
-    """
-    if context is None:
-        return {}
-    return {
-        "ssl": context,
-        **others,
-        **({} if handshake_timeout is None else {"ssl_handshake_timeout": handshake_timeout}),
-    }
+        self._tls_options.close()

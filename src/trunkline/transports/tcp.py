@@ -9,13 +9,14 @@ import ssl
 from typing import Any
 
 from trunkline.config import Settings
-from trunkline.transports.accept import Acceptor, TransportOpener, tls_arguments
+from trunkline.transports.accept import Acceptor, TransportOpener
 from trunkline.transports.addresses import Address, format_host_port
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets, resolve
 from trunkline.transports.sockets import LINGER, SocketConnection, SocketConnectionFactory, dial, guarded_factory
 from trunkline.transports.stream import FramingName
+from trunkline.transports.tls import ServerTls, TlsOptions
 
 __all__ = ["TcpConnector", "listen_tcp"]
 
@@ -62,14 +63,14 @@ async def listen_tcp(
     *,
     host: str = LOOPBACK_ADDRESS,
     port: int = 0,
-    tls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | ServerTls | None = None,
     opened: ListeningSockets | None = None,
 ) -> Listener:
     """Listen on a host and port, or on sockets that are `opened` already; port 0 lets the system choose one. Warn if
     the traffic is unencrypted and not local."""
     if opened is None:
         opened = open_sockets(Address(_scheme(tls), host, port), guard.settings, await resolve(host, port))
-    tls_options = tls_arguments(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
+    tls_options = TlsOptions(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
     factory = guarded_factory(SocketConnectionFactory("tcp", guard.settings, report=guard.connection_failed), guard)
     acceptor = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
     return _TcpListener(TransportOpener(acceptor, factory, tls_options), guard, opened.address)
@@ -97,5 +98,5 @@ class _TcpListener:
         """Return at once: each connection closes its own socket."""
 
 
-def _scheme(context: ssl.SSLContext | None) -> str:
+def _scheme(context: ssl.SSLContext | ServerTls | None) -> str:
     return "tls" if context else "tcp"

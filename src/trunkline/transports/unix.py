@@ -12,6 +12,7 @@ from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import ListeningSockets, open_sockets
 from trunkline.transports.sockets import SocketConnection, SocketConnectionFactory, dial, guarded_factory
 from trunkline.transports.stream import FramingName
+from trunkline.transports.tls import TlsOptions
 
 __all__ = ["UnixConnector", "listen_unix"]
 
@@ -50,7 +51,7 @@ async def listen_unix(
     connections = SocketConnectionFactory("unix", guard.settings, peer=peer, report=guard.connection_failed)
     factory = guarded_factory(connections, guard)
     acceptor = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
-    return _UnixListener(TransportOpener(acceptor, factory, {}), guard, opened.address)
+    return _UnixListener(TransportOpener(acceptor, factory, TlsOptions(None)), guard, opened.address)
 
 
 class _UnixListener:

@@ -5,13 +5,13 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, MutableSet, Sequence
 from functools import partial
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
-from trunkline.config import Settings
+from trunkline.config import CertificateFiles, Settings
 from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
 from trunkline.errors.suggestions import did_you_mean
 from trunkline.fdlimit import DescriptorReserve
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.session.backend import SessionBackend
     from trunkline.transports.listener_limits import ListenerGuard
     from trunkline.transports.listening import ListeningSockets
+    from trunkline.transports.tls import ServerTls
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 USAGE_ERROR: Final = 2
@@ -174,13 +175,13 @@ def _is_integer(value: object) -> bool:
 
 
 def _check_tls(tls: Any) -> None:
-    """Raise `MisuseError` for a value that is not a TLS context."""
+    """Raise `MisuseError` for a value that has no certificate."""
     import ssl  # imported here: TLS is rare and slow to import
 
-    if not isinstance(tls, ssl.SSLContext):
+    if not isinstance(tls, ssl.SSLContext | CertificateFiles):
         raise MisuseError(
-            f"tls= is an ssl.SSLContext with the server's certificate, not {tls!r}: "
-            "ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), then load_cert_chain(…)"
+            'tls= is CertificateFiles("server.pem", "server.key"), or an ssl.SSLContext with the certificate, '
+            f"not {tls!r}"
         )
 
 
@@ -208,18 +209,19 @@ async def _serve(server: "RunnableServer", wire_in: int, wire_out: int) -> Seque
     return await _serve_until_signal(server, server.start(), served, sole=True)
 
 
-def run_listener(server: "RunnableServer", address: str, tls: "SSLContext | None") -> None:
+def run_listener(server: "RunnableServer", address: str, tls: "SSLContext | CertificateFiles | None") -> None:
     """Serve the clients of an address until Ctrl+C or SIGTERM."""
     DescriptorReserve(server.settings.descriptor_reserve).raise_limit(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
 
-async def _listen(server: "RunnableServer", address: str, tls: "SSLContext | None") -> Sequence[str]:
+async def _listen(server: "RunnableServer", address: str, tls: "SSLContext | CertificateFiles | None") -> Sequence[str]:
     async def opened() -> None:
         made = await server.listen(address, tls=tls)
         print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
-    return await _serve_until_signal(server, opened(), asyncio.Event().wait)
+    on_hangup = server.reload_certificates if isinstance(tls, CertificateFiles) else None
+    return await _serve_until_signal(server, opened(), asyncio.Event().wait, on_hangup=on_hangup)
 
 
 def run_on_loop(server: "RunnableServer", main: Coroutine[Any, Any, Sequence[str]]) -> None:
@@ -271,10 +273,12 @@ async def _serve_until_signal(
     serve: Callable[[], Coroutine[Any, Any, Any]],
     *,
     sole: bool = False,
+    on_hangup: Callable[[], object] | None = None,
 ) -> Sequence[str]:
-    """Start a server and serve until serving or the server ends, or a signal arrives."""
+    """Start a server and serve until serving or the server ends, or a signal arrives; SIGHUP only calls `on_hangup`, if
+    there is one."""
     told = asyncio.Event()
-    with on_signals(asyncio.get_running_loop(), told.set):
+    with on_signals(asyncio.get_running_loop(), told.set, on_hangup):
         return await serve_until_stopped(server, start, serve, told, sole=sole)
 
 
@@ -339,7 +343,7 @@ def _raised_by_trunkline(error: BaseException) -> bool:
 async def open_listener(
     server: "RunnableServer",
     address: str,
-    tls: "SSLContext | None",
+    tls: "SSLContext | CertificateFiles | None",
     clock: Clock,
     auth: "ResourceServer | None" = None,
     *,
@@ -347,12 +351,14 @@ async def open_listener(
     forwarder: "Relay | None" = None,
     dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
     health: "Callable[[], Health | None]" = lambda: None,
+    certificates: "MutableSet[ServerTls] | None" = None,
     opened: "ListeningSockets | None" = None,
     source: "ConnectionSource | None" = None,
 ) -> Listener:
     """Open a listener for a server at an address. The transport receives the listener limits, which create the
     connections; over HTTP also the session backend, the forwarder, and in a worker the sockets that the supervisor has
-    `opened`, and the `source` of the connections that it accepts."""
+    `opened`, and the `source` of the connections that it accepts. The TLS of the listener is added to
+    `certificates`."""
     where = parse_address(address)
     if tls is not None:
         _check_tls(tls)
@@ -360,12 +366,15 @@ async def open_listener(
         raise ConfigError(f"{address} is not an address to listen at: http:// and https:// serve WebSockets as well")
     if (tls is not None) is not where.secure:
         raise ConfigError(
-            f"{address} and tls= do not match: tls:// and https:// need a context, other schemes take none"
+            f"{address} and tls= do not match: tls:// and https:// need a certificate, other schemes take none"
         )
     if auth is None:
         _check_no_scopes(server)
     if auth is not None and where.transport != "http":
         raise ConfigError(f"{address} has no authentication: a server with auth= listens at http:// or https://")
+    secured = _make_tls(tls, clock, server.settings.certificate_check_interval)
+    if secured is not None and certificates is not None:
+        certificates.add(secured)
     if where.transport == "http":
         with require_http_extra():
             from trunkline.transports.http.listen import listen_http
@@ -376,7 +385,7 @@ async def open_listener(
                 _make_listener_limits(server, clock, names),
                 opened=listening,
                 path=where.path,
-                tls=tls,
+                tls=secured,
                 authenticator=gate,
                 session_backend=session_backend,
                 relay=forwarder,
@@ -390,7 +399,15 @@ async def open_listener(
         guard = _make_listener_limits(server, clock)
         if where.transport == "unix":
             return await listen_unix(guard, opened=listening)
-        return await listen_tcp(guard, tls=tls, opened=listening)
+        return await listen_tcp(guard, tls=secured, opened=listening)
+
+
+def _make_tls(tls: "SSLContext | CertificateFiles | None", clock: Clock, interval: float | None) -> "ServerTls | None":
+    if tls is None:
+        return None
+    from trunkline.transports.tls import ServerTls
+
+    return ServerTls(tls, clock, interval)
 
 
 @contextlib.asynccontextmanager

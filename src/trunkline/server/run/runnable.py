@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from trunkline.config import Settings
+from trunkline.config import CertificateFiles, Settings
 from trunkline.facts import Observers
 from trunkline.transports.channel import Channel, Listener, Receiver
 
@@ -65,8 +65,12 @@ class RunnableServer(Protocol):
         """Prepare to serve, unless that has happened."""
         ...
 
-    async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
+    async def listen(self, address: str, *, tls: "SSLContext | CertificateFiles | None" = None) -> Listener:
         """Start, and listen for clients at an address until the shutdown."""
+        ...
+
+    def reload_certificates(self) -> None:
+        """Load the certificate files of all listeners again, for new connections."""
         ...
 
     async def stopping(self) -> None:

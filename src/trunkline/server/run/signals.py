@@ -1,4 +1,4 @@
-"""Signal handlers of a serving process: Ctrl+C and SIGTERM."""
+"""Signal handlers of a serving process: Ctrl+C, SIGTERM and SIGHUP."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,12 @@ __all__ = ["on_signals"]
 
 
 @contextlib.contextmanager
-def on_signals(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object]) -> Generator[None]:
+def on_signals(
+    loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object], on_hangup: Callable[[], object] | None = None
+) -> Generator[None]:
     """Call a function on the loop at the first Ctrl+C or SIGTERM; at the second one exit at once, even if the loop is
-    blocked. Has no effect outside the main thread."""
+    blocked. Call `on_hangup` at each SIGHUP; without it, SIGHUP keeps its disposition. Has no effect outside the main
+    thread."""
     caught: list[int] = []
 
     def handle(number: int, _: Any) -> None:
@@ -22,11 +25,18 @@ def on_signals(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object])
         caught.append(number)
         loop.call_soon_threadsafe(on_signal)
 
+    def hang_up(_: int, __: Any) -> None:
+        if on_hangup is not None:
+            loop.call_soon_threadsafe(on_hangup)
+
+    handlers: dict[int, Any] = {signal.SIGINT: handle, signal.SIGTERM: handle}
+    if on_hangup is not None and hasattr(signal, "SIGHUP"):
+        handlers[signal.SIGHUP] = hang_up
     before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number, handler in handlers.items():
             with contextlib.suppress(ValueError):  # not the main thread
-                before[number] = signal.signal(number, handle)
+                before[number] = signal.signal(number, handler)
         yield
     finally:
         for number, handler in before.items():

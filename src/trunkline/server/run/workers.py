@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from trunkline.config import Settings
+from trunkline.config import CertificateFiles, Settings
 from trunkline.errors import ConfigError, MisuseError
 from trunkline.fdlimit import DescriptorReserve
 from trunkline.server.run.process import require_http_extra, run_on_loop, serve_until_stopped
@@ -45,9 +45,9 @@ class WorkerJob(Struct, frozen=True):
     """Parameters of every worker process."""
 
     server: "RunnableServer"
-    listen: Callable[[str, "SSLContext | None", ListeningSockets, WorkerChannel], Awaitable[Any]]
+    listen: Callable[[str, "SSLContext | CertificateFiles | None", ListeningSockets, WorkerChannel], Awaitable[Any]]
     readiness: Callable[[], str]  # "ready", "paused" or "draining"
-    tls: "SSLContext | None"
+    tls: "SSLContext | CertificateFiles | None"
     store_folder: Path | None = None  # of a temporary store, deleted with the workers
 
 
@@ -58,10 +58,13 @@ def run_workers(job: WorkerJob, address: str, count: int) -> None:
     reserve = DescriptorReserve(job.server.settings.descriptor_reserve)
     reserve.raise_limit(job.server.settings.max_connections)
     server = job.server
+    reloads = isinstance(job.tls, CertificateFiles)
+    if isinstance(job.tls, CertificateFiles):
+        _check_certificate(job.tls)
     opened = open_sockets(parse_address(address), server.settings)
-    main = partial(_run_worker, job, address, opened)
+    main, plan = partial(_run_worker, job, address, opened), _make_plan(server.settings, count, reloads=reloads)
     try:
-        supervisor = Supervisor(opened.sockets, main, _make_plan(server.settings, count), reserve, _print_line)
+        supervisor = Supervisor(opened.sockets, main, plan, reserve, _print_line)
         code = supervisor.run(lambda: _print_line(f"{server.name} listens at {opened.address}"))
     finally:
         opened.close()
@@ -87,7 +90,7 @@ def check_workers_supported() -> None:
         raise MisuseError("workers= needs the main thread, which receives signals: call run() there")
 
 
-def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
+def _make_plan(settings: Settings, count: int, *, reloads: bool) -> SupervisorOptions:
     times = (settings.drain_timeout, *([settings.stage_timeout] * len(EXIT_CODES)))
     known = [seconds for seconds in times if seconds is not None]
     policy = RestartPolicy(
@@ -102,7 +105,15 @@ def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
         silence_timeout=settings.worker_timeout,
         shutdown_timeout=sum(known) + len(times) * _CANCEL_GRACE if len(known) == len(times) else None,
         overrun_exit_code=EXIT_CODES["Terminate"],
+        reloads=reloads,
     )
+
+
+def _check_certificate(files: CertificateFiles) -> None:
+    """Raise `ConfigError` here, once, instead of in each worker."""
+    from trunkline.transports.tls import make_context
+
+    make_context(files)
 
 
 def _print_line(line: str) -> None:
@@ -125,8 +136,11 @@ async def _serve(job: WorkerJob, address: str, opened: ListeningSockets, channel
         await job.listen(address, job.tls, opened, channel)
 
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    channel.open(stop.set)
+    loop, reload = asyncio.get_running_loop(), job.server.reload_certificates
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    if isinstance(job.tls, CertificateFiles):
+        loop.add_signal_handler(signal.SIGHUP, reload)
+    channel.open(stop.set, reload)
     try:
         return await serve_until_stopped(job.server, listen(), asyncio.Event().wait, stop)
     finally:

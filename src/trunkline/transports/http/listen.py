@@ -7,7 +7,7 @@ import ssl
 from uvicorn.config import Config
 
 from trunkline.config import Settings
-from trunkline.transports.accept import Acceptor, ConnectionSource, TransportOpener, tls_arguments
+from trunkline.transports.accept import Acceptor, ConnectionSource, TransportOpener
 from trunkline.transports.addresses import Address
 from trunkline.transports.channel import Listener
 from trunkline.transports.http.app import App
@@ -18,6 +18,7 @@ from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.uvicorn_protocol import Connections
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets
+from trunkline.transports.tls import ServerTls, TlsOptions
 from trunkline.transports.websocket.uvicorn_protocol import WebSocketConnection
 
 __all__ = ["listen_http"]
@@ -28,7 +29,7 @@ async def listen_http(
     *,
     opened: ListeningSockets | None = None,
     path: str = "/",
-    tls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | ServerTls | None = None,
     authenticator: Authenticator | None = None,
     session_backend: SessionBackend | None = None,
     relay: Relay | None = None,
@@ -62,7 +63,7 @@ async def listen_http(
         opened = open_sockets(Address("https" if tls else "http", LOOPBACK_ADDRESS, path=path), guard.settings)
     if source is None:
         source = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
-    secured = tls_arguments(tls, guard.settings.header_timeout)
+    secured = TlsOptions(tls, guard.settings.header_timeout)
     return _HttpListener(app, TransportOpener(source, connections.make, secured), connections, opened.address)
 
 

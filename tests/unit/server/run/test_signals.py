@@ -22,6 +22,23 @@ async def test_signal_calls_back_on_the_loop_and_handlers_are_restored(number: s
     assert signal.getsignal(number) is before
 
 
+async def test_each_hangup_calls_back_and_ends_nothing() -> None:
+    before, told, hung_up = signal.getsignal(signal.SIGHUP), asyncio.Event(), asyncio.Event()
+    with on_signals(asyncio.get_running_loop(), told.set, hung_up.set):
+        for _ in range(2):
+            hung_up.clear()
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.wait_for(hung_up.wait(), PATIENCE)
+    assert not told.is_set()
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+async def test_hangup_without_callback_keeps_its_disposition() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with on_signals(asyncio.get_running_loop(), asyncio.Event().set):
+        assert signal.getsignal(signal.SIGHUP) is before
+
+
 async def test_signals_are_ignored_on_other_threads() -> None:
     before = [signal.getsignal(number) for number in NUMBERS]
 
