@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.transcripts import judge
+from tests.transcripts import check_transcript
 
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
 
@@ -57,7 +57,7 @@ def revision(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def wire_truth(request: pytest.FixtureRequest) -> Iterator[list[Transcript]]:
+def validate_transcripts(request: pytest.FixtureRequest) -> Iterator[list[Transcript]]:
     """After a test has passed, validate the transcripts of the connections that it closed."""
     transcripts: list[Transcript] = []
     of_clients: list[Transcript] = []
@@ -68,6 +68,6 @@ def wire_truth(request: pytest.FixtureRequest) -> Iterator[list[Transcript]]:
     ScriptedServer.taps.remove(of_clients.append)
     if request.node.get_closest_marker("off_the_record") is None:
         for transcript in transcripts:
-            judge(transcript.frames, "server")
+            check_transcript(transcript.frames, "server")
         for transcript in of_clients:
-            judge(transcript.frames, "client")
+            check_transcript(transcript.frames, "client")

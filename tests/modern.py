@@ -29,7 +29,7 @@ def enveloped(capabilities: Mapping[str, Any] | None = None, **members: Any) -> 
     return {**members, "_meta": {**meta(capabilities), **members.get("_meta", {})}}
 
 
-def labels(method: str, params: Mapping[str, Any]) -> dict[str, str]:
+def headers_of(method: str, params: Mapping[str, Any]) -> dict[str, str]:
     """The headers of a request."""
     named = _NAMES.get(method)
     name = {} if named is None or named not in params else {"mcp_name": str(params[named])}
@@ -38,7 +38,7 @@ def labels(method: str, params: Mapping[str, Any]) -> dict[str, str]:
 
 def begin(host: Host, method: str, params: Mapping[str, Any], *, id: Any = 1, **headers: Any) -> Answer:
     """Post a request without waiting for the response body."""
-    return host.begin("POST", request(method, params, id=id), **{**labels(method, params), **headers})
+    return host.begin("POST", request(method, params, id=id), **{**headers_of(method, params), **headers})
 
 
 async def ask(

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / ".cache/schemas"
 NPM_FOLDER = ROOT / ".peers/node"
 NODE = Path(sysconfig.get_path("scripts")) / "node"
-ZOD_JUDGE = ROOT / "tests/interop/peers/zod_2024.mjs"
+ZOD_CHECKER = ROOT / "tests/interop/peers/zod_2024.mjs"
 
 ZOD_REVISION = "2024-11-05"
 MODERN = "2026-07-28"  # whose tasks extension is checked, too
@@ -106,7 +106,7 @@ def _complaint(message: Message, revision: str, sender: Sender, answers: str | N
 def _call_complaint(message: Message, revision: str, sender: Sender) -> str | None:
     """Return what is wrong with a request or a notification."""
     kind = "Request" if "id" in message else "Notification"
-    if revision == MODERN and tasks_extension.concerned(message["method"]):
+    if revision == MODERN and tasks_extension.belongs_to_extension(message["method"]):
         return tasks_extension.params_complaint(message["method"], message["params"])
     definition = _sent_by(sender, kind, revision).get(message["method"])
     if definition is None:
@@ -116,7 +116,7 @@ def _call_complaint(message: Message, revision: str, sender: Sender) -> str | No
 
 def _result_complaint(message: Message, revision: str, sender: Sender, answers: str) -> str | None:
     """Return what is wrong with a successful response to the method `answers`."""
-    if revision == MODERN and tasks_extension.concerned(answers, message["result"]):
+    if revision == MODERN and tasks_extension.belongs_to_extension(answers, message["result"]):
         return tasks_extension.result_complaint(answers, message["result"])
     asker: Sender = "client" if sender == "server" else "server"
     request = _sent_by(asker, "Request", revision).get(answers)
@@ -191,7 +191,7 @@ def _faults(errors: Iterable[jsonschema_rs.ValidationError]) -> list[str]:
 
 def _zod_complaint(message: Message, sender: Sender, answers: str | None) -> str | None:
     """Return the error that the zod types report for a message."""
-    judge = _zod_judge()
+    judge = _zod_checker()
     assert judge.stdin, "the judge is spoken to through pipes"
     assert judge.stdout, "the judge is spoken to through pipes"
     judge.stdin.write(json.dumps({"message": message, "sender": sender, "answers": answers}) + "\n")
@@ -202,10 +202,10 @@ def _zod_complaint(message: Message, sender: Sender, answers: str | None) -> str
 
 
 @cache
-def _zod_judge() -> subprocess.Popen[str]:
+def _zod_checker() -> subprocess.Popen[str]:
     """The node process that checks 2024-11-05, started on first use."""
     judge = subprocess.Popen(
-        [NODE, ZOD_JUDGE, NPM_FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        [NODE, ZOD_CHECKER, NPM_FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
     )
     atexit.register(judge.communicate)  # closes its input, which ends it
     BESIDE.add(judge.pid)

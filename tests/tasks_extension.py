@@ -66,7 +66,7 @@ _PARAMS = {
 }
 
 
-def concerned(method: str | None, result: Any = None) -> bool:
+def belongs_to_extension(method: str | None, result: Any = None) -> bool:
     """Return whether a request, notification or result belongs to the extension."""
     return method in METHODS or (isinstance(result, dict) and result.get("resultType") == "task")
 

@@ -20,16 +20,16 @@ MODERN = "2026-07-28"
 BEFORE_THE_HANDSHAKE = "2025-11-25"
 
 
-def judge(frames: Iterable[tuple[str, bytes]], side: Side) -> None:
+def check_transcript(frames: Iterable[tuple[str, bytes]], side: Side) -> None:
     """Raise AssertionError unless all messages of this side are valid."""
-    line = Line(side)
+    line = TranscriptState(side)
     for speaker, frame in frames:
         if speaker == side:
             line.check(frame)
-        line.note(speaker, frame)
+        line.record(speaker, frame)
 
 
-class Line:
+class TranscriptState:
     """State of a transcript: what earlier messages say about those that follow."""
 
     def __init__(self, side: Side) -> None:
@@ -47,18 +47,18 @@ class Line:
         revision = self._revision(messages[0]) if len(messages) == 1 else self._usual
         official.check(frame, revision=revision, sender=self._side, answers=answers)
 
-    def note(self, speaker: str, frame: bytes) -> None:
+    def record(self, speaker: str, frame: bytes) -> None:
         """Record what a message says about later ones."""
         for message in _messages(frame):
             ident = message.get("id")
             if not isinstance(ident, int | str):
                 continue
             if isinstance(message.get("method"), str):
-                self._note_request(speaker, message)
+                self._record_request(speaker, message)
             elif speaker == "server" and self._asked.get(("client", ident)) == "initialize" and "result" in message:
                 self._negotiated = message["result"].get("protocolVersion")
 
-    def _note_request(self, speaker: str, request: dict[str, Any]) -> None:
+    def _record_request(self, speaker: str, request: dict[str, Any]) -> None:
         ident, meta = request["id"], _meta(request)
         self._asked[speaker, ident] = request["method"]
         if request["method"] == "initialize":

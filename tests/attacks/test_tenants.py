@@ -21,7 +21,7 @@ from tests.attacks.raw import (
     tool,
     until,
 )
-from tests.modern import EVERYTHING, labels, meta
+from tests.modern import EVERYTHING, headers_of, meta
 
 from trunkline import Context, Server
 from trunkline.auth import Jwt, ResourceServer, StaticTokens
@@ -54,7 +54,7 @@ class Town:
     async def modern(self, token: str, method: str, **params: Any) -> Answer:
         """A modern request without a session."""
         asked = {**params, "_meta": meta(EVERYTHING)}
-        return await ask(self.port, "POST", "/mcp", call(method, asked), **labels(method, asked), **bearer(token))
+        return await ask(self.port, "POST", "/mcp", call(method, asked), **headers_of(method, asked), **bearer(token))
 
     async def stolen(self, session: str, token: str) -> list[tuple[int, Any]]:
         """The responses to a stolen session id, for each way to use it."""
@@ -198,7 +198,7 @@ async def test_open_streams_end_with_their_token() -> None:
         mine = bearer(token)
         session = await begin(one.port, **mine)
         listen = {"notifications": {"toolsListChanged": True}, "_meta": meta()}
-        asked = labels("subscriptions/listen", listen)
+        asked = headers_of("subscriptions/listen", listen)
         begun = call("tools/call", {"name": "begin", "arguments": {}, "_meta": {"progressToken": 1}})
         opening = {
             "the stream of a session": request("GET", "/mcp", None, mcp_session_id=session, **mine),
@@ -310,7 +310,7 @@ async def test_session_grants_nothing_beyond_the_request_token() -> None:
 async def test_updates_of_unreadable_resources_are_not_sent() -> None:
     async with town() as one, Caller(one.port) as stream:
         wanted = {"notifications": {"resourceSubscriptions": ["x:secret", "x:open"]}, "_meta": meta()}
-        asked = {**labels("subscriptions/listen", wanted), **bearer(one.ada_with_less)}
+        asked = {**headers_of("subscriptions/listen", wanted), **bearer(one.ada_with_less)}
         stream.say(request("POST", "/mcp", call("subscriptions/listen", wanted), **asked))
         assert (await stream.head()).status == 200
         messages = stream.messages()

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 from tests.attacks.raw import ask, request, text_of
-from tests.modern import enveloped, labels
+from tests.modern import enveloped, headers_of
 from tests.processes import PATIENCE, children, command, eventually
 
 SCRIPT = """
@@ -141,7 +141,7 @@ def modern_call(name: str) -> tuple[Any, ...]:
     """Return body and headers of a modern tool call."""
     params = enveloped(name=name, arguments={})
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    return (body, *((key.replace("_", "-"), value) for key, value in labels("tools/call", params).items()))
+    return (body, *((key.replace("_", "-"), value) for key, value in headers_of("tools/call", params).items()))
 
 
 def modern_request(name: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.modern import enveloped, labels
+from tests.modern import enveloped, headers_of
 from tests.processes import PATIENCE, children, command, eventually
 
 LIMIT = 128  # descriptors of each server process
@@ -108,7 +108,7 @@ class Served:
             "accept": "application/json, text/event-stream",
             "connection": "close",
             "content-length": str(len(body)),
-            **{name.replace("_", "-"): value for name, value in labels("tools/call", params).items()},
+            **{name.replace("_", "-"): value for name, value in headers_of("tools/call", params).items()},
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body

@@ -18,7 +18,7 @@ from tests.contract.buses import BUSES, IDENTITY, Meeting
 from tests.contract.connections import turns, until
 from tests.contract.valkey import valkey
 from tests.limits import PATIENCE
-from tests.spec.server_group import branches
+from tests.spec.server_group import server_group
 
 from trunkline.server.access.principal_codec import PrincipalCodec
 from trunkline.stores import bus_listener
@@ -191,7 +191,7 @@ async def test_bus_connection_survives_a_dropped_frame(tmp_path: Path) -> None:
 
 
 async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> None:
-    async with branches("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
+    async with server_group("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
         session = await opened(http, one.url)
         crew = one.server._runtime.get_services().cluster
         assert crew is not None

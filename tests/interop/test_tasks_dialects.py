@@ -16,7 +16,7 @@ import pytest
 from tests.http_peer import HttpPeer
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
-from tests.modern import labels, meta
+from tests.modern import headers_of, meta
 from tests.official import NODE, NPM_FOLDER, ROOT
 
 from trunkline import Client
@@ -269,7 +269,7 @@ async def test_task_looks_the_same_in_every_dialect(founding: HttpPeer, http: ai
 
     async def modern(method: str) -> Any:
         params = {"taskId": ident, "_meta": meta({"extensions": {TASKS: {}}})}
-        headers = {name.replace("_", "-"): value for name, value in labels(method, params).items()}
+        headers = {name.replace("_", "-"): value for name, value in headers_of(method, params).items()}
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         accept = {"accept": "application/json, text/event-stream", "mcp-name": ident}
         async with http.post(url, json=message, headers={**headers, **accept}) as response:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.attacks.fake_internet import KEY, OTHER_KEY, Issuer, issuer, page
 from tests.attacks.raw import INITIALIZED, Caller, ask, call, initialize, request
 from tests.limits import PATIENCE
-from tests.modern import EVERYTHING, PREFIX, labels, meta
+from tests.modern import EVERYTHING, PREFIX, headers_of, meta
 
 from trunkline import Context, Server, Settings
 from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
@@ -172,7 +172,7 @@ class Street:
         """The last message of the response to a modern request."""
         envelope = meta(EVERYTHING, progressToken=self.one.mark, **{f"{PREFIX}logLevel": "debug"})
         asked = {**params, "_meta": envelope}
-        return await self._asked(call(method, asked, ident=next(self.ids)), labels(method, asked))
+        return await self._asked(call(method, asked, ident=next(self.ids)), headers_of(method, asked))
 
     async def in_session(self, method: str, **params: Any) -> Any:
         """The same in a session."""
@@ -184,7 +184,7 @@ class Street:
     async def not_theirs(self, uri: str) -> Any:
         """The response to a request for another tenant's data, which may echo the request."""
         asked = {"uri": uri, "_meta": meta()}
-        headers = {**labels("resources/read", asked), **self.one.bearer}
+        headers = {**headers_of("resources/read", asked), **self.one.bearer}
         return (await ask(self.port, "POST", "/mcp", call("resources/read", asked), **headers)).json
 
     async def _asked(self, body: Any, headers: dict[str, str]) -> Any:
@@ -299,7 +299,7 @@ class Street:
         uri, session = f"note:{self.one.mark}", {"mcp_session_id": self.one.session}
         assert "result" in await self.in_session("resources/subscribe", uri=uri)
         wanted = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": meta()}
-        headers = {**labels("subscriptions/listen", wanted), **self.one.bearer}
+        headers = {**headers_of("subscriptions/listen", wanted), **self.one.bearer}
         asked = request("POST", "/mcp", call("subscriptions/listen", wanted), **headers)
         streams = (request("GET", "/mcp", None, **session, **self.one.bearer), asked)
         for stream in streams:

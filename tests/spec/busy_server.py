@@ -7,7 +7,7 @@ from trunkline import Server, Settings
 from trunkline.stores.store import Store
 
 
-class House:
+class BusyServer:
     """The server, and the events that control its blocking tool."""
 
     def __init__(self, store: Store | None = None, *, settings: dict[str, Any], **options: Any) -> None:

@@ -62,7 +62,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
-class Process:
+class ServerProcess:
     """A server process with a SQLite store; can be killed and restarted at the same address."""
 
     def __init__(self, path: Path, settings: str = "{}") -> None:
@@ -133,7 +133,7 @@ class Stream:
         return found
 
 
-class Peer:
+class SessionPeer:
     """A raw HTTP client."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
@@ -142,9 +142,9 @@ class Peer:
         self._ids = iter(range(1, 1000))
         self.session: str | None = None
 
-    def at(self, url: str) -> "Peer":
+    def at(self, url: str) -> "SessionPeer":
         """The same client and session at another address."""
-        other = Peer(self._http, url)
+        other = SessionPeer(self._http, url)
         other.session, other._ids = self.session, self._ids
         return other
 

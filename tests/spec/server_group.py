@@ -25,12 +25,12 @@ class Sure(msgspec.Struct):
     sure: bool
 
 
-class Branch:
+class GroupServer:
     """One of the servers."""
 
     def __init__(self, store: Store, **settings: Any) -> None:
         self.server = Server("many", store=store, settings=Settings(stream_retry=0.05, **settings))
-        self.calls = 0  # sessions created here
+        self.calls = 0  # calls that ran here
         self.begun, self.go, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.url = ""
         self._offer(self.server)
@@ -83,17 +83,17 @@ class Branch:
 
 
 @asynccontextmanager
-async def branches(kind: str, folder: Path, count: int = 3, **settings: Any) -> AsyncIterator[list[Branch]]:
+async def server_group(kind: str, folder: Path, count: int = 3, **settings: Any) -> AsyncIterator[list[GroupServer]]:
     """Start that many servers on one SQLite file or one Valkey."""
     prefix = uuid.uuid4().hex
     async with AsyncExitStack() as stack:
-        made: list[Branch] = []
+        made: list[GroupServer] = []
         for _ in range(count):
             store = SqliteStore(folder / "many") if kind == "sqlite" else RedisStore(valkey().url, prefix=f"{prefix}:")
-            branch = Branch(store, **settings)
-            stack.push_async_callback(branch.server.aclose)
-            branch.url = (await branch.server.listen("http://127.0.0.1:0/mcp")).address
-            made.append(branch)
+            server = GroupServer(store, **settings)
+            stack.push_async_callback(server.server.aclose)
+            server.url = (await server.server.listen("http://127.0.0.1:0/mcp")).address
+            made.append(server)
         yield made
 
 

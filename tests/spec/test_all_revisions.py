@@ -35,7 +35,7 @@ async def over_http() -> AsyncIterator[Any]:
     await server.aclose()
 
 
-class Visitor:
+class RevisionClient:
     """A client, and the messages that it received unasked."""
 
     def __init__(self, target: Any, revision: str) -> None:
@@ -70,44 +70,44 @@ def serving(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContext
 
 
 @pytest.fixture(params=[revision.value for revision in Revision])
-async def visitor(
+async def peer(
     request: pytest.FixtureRequest, serving: Callable[[], AbstractAsyncContextManager[Any]]
-) -> AsyncIterator[Visitor]:
+) -> AsyncIterator[RevisionClient]:
     async with serving() as target:
-        made = Visitor(target, request.param)
+        made = RevisionClient(target, request.param)
         async with made.client:
             yield made
 
 
-async def test_server_offers_its_features_in_every_revision(visitor: Visitor) -> None:
-    client = visitor.client
-    assert client.revision == visitor.revision
+async def test_server_offers_its_features_in_every_revision(peer: RevisionClient) -> None:
+    client = peer.client
+    assert client.revision == peer.revision
     assert client.server_info is not None
     assert (client.server_info.name, client.server_info.version) == ("greenhouse", "1.0")
     assert client.instructions is not None
     await client.ping()
 
-    await look_around(client)
-    await measure(visitor)
+    await list_everything(client)
+    await measure(peer)
     await water_and_watch(client)
     await read(client)
     await ask_for_a_prompt(client)
-    await be_asked(visitor)
+    await answer_elicitation(peer)
 
 
-async def look_around(client: Client) -> None:
+async def list_everything(client: Client) -> None:
     assert [tool.name async for tool in client.tools()] == ["survey", "water", "order_seeds"]
     assert [resource.uri async for resource in client.resources()] == [LOG, "greenhouse://process"]
     assert [one.uri_template async for one in client.resource_templates()] == ["greenhouse://beds/{bed}"]
     assert [prompt.name async for prompt in client.prompts()] == ["planting_plan"]
 
 
-async def measure(visitor: Visitor) -> None:
+async def measure(peer: RevisionClient) -> None:
     told: list[Any] = []
-    result = await visitor.client.call_tool("survey", on_progress=lambda heard: told.append(heard.progress))
+    result = await peer.client.call_tool("survey", on_progress=lambda heard: told.append(heard.progress))
     assert told == [1, 2, 3]
-    assert [reading["moisture"] for reading in visitor.value(result)] == [35, 60, 20]
-    assert visitor.logs == [("warning", f"the bed of {bed} is dry") for bed in ("tomatoes", "bell peppers")]
+    assert [reading["moisture"] for reading in peer.value(result)] == [35, 60, 20]
+    assert peer.logs == [("warning", f"the bed of {bed} is dry") for bed in ("tomatoes", "bell peppers")]
 
 
 async def water_and_watch(client: Client) -> None:
@@ -137,12 +137,12 @@ async def ask_for_a_prompt(client: Client) -> None:
     ]
 
 
-async def be_asked(visitor: Visitor) -> None:
-    if visitor.revision < ASKS_BY_FORMS:
+async def answer_elicitation(peer: RevisionClient) -> None:
+    if peer.revision < ASKS_BY_FORMS:
         with pytest.raises(ToolFailed, match="elicitation"):
-            await visitor.client.call_tool("order_seeds")
-        assert visitor.forms == []
+            await peer.client.call_tool("order_seeds")
+        assert peer.forms == []
         return
-    ordered = await visitor.client.call_tool("order_seeds")
+    ordered = await peer.client.call_tool("order_seeds")
     assert ordered.text == "ordered 3 packets of basil"
-    assert visitor.forms == ["Which seeds shall be ordered?"]
+    assert peer.forms == ["Which seeds shall be ordered?"]

@@ -20,7 +20,7 @@ from trunkline.errors import ConfigError, MisuseError, ResourceNotFound
 from trunkline.facts import HandlerFailed
 from trunkline.testing import RawPeer, RecordingObserver
 
-NOBODY_ELSE = Principal("ann")
+WITHOUT_SCOPES = Principal("ann")
 READER = Principal("ann", scopes=("notes:read",))
 WRITER = Principal("ann", scopes=("notes:read", "notes:write", "mail"))
 
@@ -129,7 +129,7 @@ async def listed(peer: Peer) -> dict[str, list[str]]:
 @pytest.mark.row("AUT-20")
 @ERAS
 @pytest.mark.parametrize(
-    ("principal", "may"), [(WRITER, True), (READER, False), (NOBODY_ELSE, False), ("ann", False), (None, True)]
+    ("principal", "may"), [(WRITER, True), (READER, False), (WITHOUT_SCOPES, False), ("ann", False), (None, True)]
 )
 async def test_entries_with_scopes_are_visible_only_to_holders(era: str, principal: object, may: bool) -> None:
     async with talking(offering(scopes=["notes:write", "mail"]), principal, era) as peer:
@@ -481,19 +481,19 @@ async def test_updates_stop_after_access_is_lost(rule: str) -> None:
 
         for uri in ("x:one", "y:1", "open:one"):
             await ask("resources/subscribe", {"uri": uri})
-        await told(server, stream, "x:one", "y:1", "open:one")
+        await expect_updates(server, stream, "x:one", "y:1", "open:one")
         host.principal = READER
         allowed.clear()
         await ask("ping")
-        await told(server, stream, "open:one")
+        await expect_updates(server, stream, "open:one")
         host.principal = WRITER
         allowed.add("ann")
         await ask("ping")
-        await told(server, stream, "x:one", "y:1", "open:one")
+        await expect_updates(server, stream, "x:one", "y:1", "open:one")
         stream.gone.set()
 
 
-async def told(server: Server, stream: Any, *uris: str) -> None:
+async def expect_updates(server: Server, stream: Any, *uris: str) -> None:
     """The notifications after three changes: these, and then one that every client may receive."""
     for uri in ("x:one", "y:1", "open:one"):
         server.notify_updated(uri)

@@ -38,7 +38,7 @@ async def guarded(path: str = "/mcp") -> AsyncIterator[str]:
         await server.aclose()
 
 
-class Slow:
+class SlowUser:
     """A user who takes a long time to log in."""
 
     def __init__(self, there: Office) -> None:
@@ -62,7 +62,7 @@ class Slow:
         )
 
 
-class Refusing:
+class DenyingUser:
     """A user who denies access."""
 
     def __init__(self) -> None:
@@ -109,13 +109,13 @@ async def test_refused_token_over_http_sse_is_reported() -> None:
             await Client(url.replace("/mcp", "/sse"), auth="bad").open()
 
 
-class Endless:
+class EndlessProvider:
     """A token provider that always offers another token, none of which is valid."""
 
     def __init__(self) -> None:
         self.attempts = 0
 
-    def credentials(self, url: str, *, settings: Settings, tls: Any = None) -> "Endless":
+    def credentials(self, url: str, *, settings: Settings, tls: Any = None) -> "EndlessProvider":
         return self
 
     async def headers(self, method: str, url: str) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Endless:
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_authorization_retries_are_bounded(scheme: str) -> None:
-    endless = Endless()
+    endless = EndlessProvider()
     async with guarded() as url:
         with pytest.raises(AuthorizationFailed, match="demands other credentials") as failed:
             await Client(url.replace("http", scheme, 1), auth=endless).open()
@@ -204,7 +204,7 @@ def test_blocking_client_supports_auth() -> None:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
 async def test_failed_login_while_opening_is_raised_once(revision: str | None) -> None:
-    person = Refusing()
+    person = DenyingUser()
     async with office() as there:
         with pytest.raises(AuthorizationFailed, match="the login was not completed") as failed:
             await Client(there.url, auth=person.oauth(there), revision=revision).open()
@@ -278,7 +278,7 @@ async def test_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture)
 async def test_login_pauses_timeout_while_connecting(revision: str | None) -> None:
     clock = ManualClock()
     async with office() as there:
-        person = Slow(there)
+        person = SlowUser(there)
         opening = asyncio.create_task(Client(there.url, auth=person.oauth(), revision=revision, clock=clock).open())
         await person.arrived.wait()
         for _ in range(10):
@@ -296,7 +296,7 @@ async def test_login_pauses_timeout_of_a_call() -> None:
     clock = ManualClock()
     async with office() as there:
         there.needs = {"write": {"write"}}
-        person = Slow(there)
+        person = SlowUser(there)
         person.agrees.set()
         async with Client(there.url, auth=person.oauth(), revision="2025-11-25", clock=clock) as client:
             person.agrees.clear()
@@ -312,7 +312,7 @@ async def test_login_pauses_timeout_of_a_call() -> None:
 
 async def test_closed_client_ends_the_login() -> None:
     async with office() as there:
-        person = Slow(there)
+        person = SlowUser(there)
         client = Client(there.url, auth=person.oauth(), revision="2025-11-25")
         opening = asyncio.create_task(client.open())
         await person.arrived.wait()
@@ -326,7 +326,7 @@ async def test_closed_client_ends_the_login() -> None:
 
 
 async def test_reconnect_logs_in_once() -> None:
-    person = Refusing()
+    person = DenyingUser()
     failures: list[Exception] = []
     async with office() as there:
         store, serve, gone = MemoryTokens(), there.serve, False

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.attacks import websocket_frames
 from tests.attacks.raw import INITIALIZED, Caller, ask, begin, initialize, request, tool, until
-from tests.modern import labels, meta
+from tests.modern import headers_of, meta
 from tests.unit.transports.http.asgi import hosted
 
 from trunkline import Context, Server, Settings
@@ -170,7 +170,7 @@ async def over_modern_http(place: Flooding, caller: Caller, name: str) -> Reader
     level = {"io.modelcontextprotocol/logLevel": "debug"}
     asked["params"]["_meta"] = meta(**{"progressToken": "t", **level})
     caller.writer.transport.pause_reading()
-    caller.say(request("POST", "/mcp", asked, **labels("tools/call", asked["params"])))
+    caller.say(request("POST", "/mcp", asked, **headers_of("tools/call", asked["params"])))
     return events_of(caller)
 
 

@@ -165,7 +165,7 @@ async def _answer(*_: Any) -> ElicitResult:
 
 
 @pytest.fixture(autouse=True)
-def nothing_else() -> Iterator[None]:
+def only_calls_measured() -> Iterator[None]:
     """Measure calls only: pytest stores no log with errors and their frames, and the collector skips older objects."""
     logging.disable()
     gc.collect()

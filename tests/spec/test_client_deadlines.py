@@ -14,7 +14,7 @@ from trunkline.errors import ConnectionClosed, RequestTimeout, TransportError
 from trunkline.testing import Faults, ManualClock, ScriptedServer
 
 
-class Scene:
+class TimedServer:
     """A server whose tools record how they end, and a client, on a manual clock."""
 
     def __init__(self, revision: str, **settings: Any) -> None:
@@ -56,7 +56,7 @@ async def settle() -> None:
 
 
 async def test_caller_timeout_ends_the_call_and_its_tool(revision: str) -> None:
-    scene = Scene(revision)
+    scene = TimedServer(revision)
     async with scene.client:
         call = asyncio.create_task(scene.client.call_tool("wait", timeout=2))
         await scene.started.wait()
@@ -70,7 +70,7 @@ async def test_caller_timeout_ends_the_call_and_its_tool(revision: str) -> None:
 
 
 async def test_progress_renews_the_deadline_up_to_the_longest_call(revision: str) -> None:
-    scene = Scene(revision, longest_call=30)
+    scene = TimedServer(revision, longest_call=30)
     heard: list[float] = []
     async with scene.client:
         asked = scene.client.call_tool(
@@ -116,7 +116,7 @@ async def test_unanswered_tools_list_does_not_extend_a_call() -> None:
 
 
 async def test_cancelled_caller_stops_an_async_tool(revision: str) -> None:
-    scene = Scene(revision)
+    scene = TimedServer(revision)
     async with scene.client:
         call = asyncio.create_task(scene.client.call_tool("wait"))
         await scene.started.wait()
@@ -168,7 +168,7 @@ async def until_stopped(how: str, revision: str) -> float:
 
 
 async def test_late_response_to_a_cancelled_call_is_ignored(revision: str) -> None:
-    scene = Scene(revision)
+    scene = TimedServer(revision)
     faults = Faults(clock=scene.clock).delay(5, received=2)  # after the answer to initialize, or to the listen request
     server = Server("s", clock=scene.clock)
     server.add_tool(lambda text: text, name="echo", thread=False)

@@ -76,7 +76,7 @@ def test_table_lists_every_coroutine_of_a_client() -> None:
 # --- servers -----------------------------------------------------------------------------------------
 
 
-class Wicked(ScriptedServer):
+class MisbehavingServer(ScriptedServer):
     """A server that misbehaves on one method, and answers all others."""
 
     def __init__(self, method: str, do: Callable[[Any, Any], None]) -> None:
@@ -98,7 +98,7 @@ class Wicked(ScriptedServer):
         self.line.put = put
         return channel
 
-    def repent(self) -> None:
+    def behave(self) -> None:
         self.wicked = False
         self.answered.add(self.method)
 
@@ -159,10 +159,10 @@ async def outcome(asked: Awaitable[Any], clock: ManualClock) -> BaseException | 
     raise AssertionError("the caller waits for ever")
 
 
-async def asked_of(name: str, do: Callable[[Any, Any], None]) -> BaseException | None:
+async def ask_misbehaving(name: str, do: Callable[[Any, Any], None]) -> BaseException | None:
     """Send a request to a misbehaving server, and check that the next call works once it behaves."""
     method, ask = ASKED[name]
-    server, clock = Wicked(method, do), ManualClock()
+    server, clock = MisbehavingServer(method, do), ManualClock()
     client = Client(server, clock=clock, settings=Settings(backoff_jitter=0))
     await client.open()
     error = await outcome(ask(client), clock)
@@ -170,7 +170,7 @@ async def asked_of(name: str, do: Callable[[Any, Any], None]) -> BaseException |
         assert isinstance(error, TrunklineError), f"{name}: {error!r}"
         assert not isinstance(error, BaseExceptionGroup)
         assert " " in str(error), f"{name}: {error!r} says nothing"
-    server.repent()
+    server.behave()
     if isinstance(error, Degraded):
         await client.open()
     assert await outcome(client.ping(), clock) is None, f"after {name} and {error!r} nothing works"
@@ -181,7 +181,7 @@ async def asked_of(name: str, do: Callable[[Any, Any], None]) -> BaseException |
 
 @pytest.mark.parametrize("name", ASKED)
 async def test_repeatedly_exiting_server_raises_a_typed_error(name: str) -> None:
-    error = await asked_of(name, dies)
+    error = await ask_misbehaving(name, dies)
     if name in {"call_tool", "start_tool", "request"}:
         assert type(error) is OutcomeUnknown
         assert (error.status, error.last_words) == (-9, "Segmentation fault")
@@ -194,7 +194,7 @@ async def test_repeatedly_exiting_server_raises_a_typed_error(name: str) -> None
 
 @pytest.mark.parametrize("name", ASKED)
 async def test_silent_server_raises_a_timeout(name: str) -> None:
-    error = await asked_of(name, lambda line, request: None)
+    error = await ask_misbehaving(name, lambda line, request: None)
     assert type(error) is RequestTimeout
 
 
@@ -203,13 +203,13 @@ async def test_server_without_ping_response_is_reconnected(name: str) -> None:
     def falls_silent(line: Any, _: Any) -> None:
         line.put = lambda _: None
 
-    assert type(await asked_of(name, falls_silent)) is TimeoutReconnecting
+    assert type(await ask_misbehaving(name, falls_silent)) is TimeoutReconnecting
 
 
 @pytest.mark.parametrize("what", NONSENSE)
 async def test_malformed_responses_raise_a_typed_error(what: str) -> None:
     for name in ASKED:
-        error = await asked_of(name, NONSENSE[what])
+        error = await ask_misbehaving(name, NONSENSE[what])
         if error is None:
             assert name in EMPTY, f"{name} took {what} for an answer"
         else:
@@ -219,13 +219,13 @@ async def test_malformed_responses_raise_a_typed_error(what: str) -> None:
 @pytest.mark.parametrize("what", ["death", "silence", *NONSENSE])
 async def test_failed_handshake_can_be_opened_later(what: str) -> None:
     do = {"death": dies, "silence": lambda line, request: None, **NONSENSE}[what]
-    server, clock = Wicked("initialize", do), ManualClock()
+    server, clock = MisbehavingServer("initialize", do), ManualClock()
     client = Client(server, clock=clock)
     error = await outcome(client.open(), clock)
     assert isinstance(error, HandshakeFailed | ConnectionClosed), repr(error)
     assert isinstance(error, TransportError)
     assert error.step == "WaitForInitialized"
-    server.repent()
+    server.behave()
     await client.open()
     await client.ping()
     await client.close()

@@ -25,7 +25,7 @@ class Sure:
     sure: bool
 
 
-class Work:
+class TaskServer:
     """A server whose tool runs until the test releases it."""
 
     immediate = True  # as an observer
@@ -86,7 +86,7 @@ def revision(request: pytest.FixtureRequest) -> str:
 
 
 async def test_task_call_is_awaited_like_any_other(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     work.go_on.set()
     async with Client(work.server, revision=revision) as client:
         assert (await client.call_tool("work", {"number": 4})).data == 8
@@ -101,13 +101,13 @@ async def test_input_requests_of_a_task_are_answered(revision: str) -> None:
         asked.append(form.message)
         return {"sure": True}
 
-    async with Client(Work().server, revision=revision, elicitation=say_yes) as client:
+    async with Client(TaskServer().server, revision=revision, elicitation=say_yes) as client:
         assert (await client.call_tool("asks")).data == "accept True"
     assert asked == ["Sure?"]
 
 
 async def test_task_errors_are_raised_like_those_of_any_call(revision: str) -> None:
-    async with Client(Work().server, revision=revision) as client:
+    async with Client(TaskServer().server, revision=revision) as client:
         with pytest.raises(ToolFailed, match="it is broken"):
             await client.call_tool("fails")
         assert (await client.call_tool("fails", raise_on_error=False)).is_error
@@ -118,7 +118,7 @@ async def test_task_errors_are_raised_like_those_of_any_call(revision: str) -> N
 
 @pytest.mark.row("TSK-23", "TXE-13")
 async def test_abandoned_call_cancels_its_task(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("work"))
         await work.looked_at.wait()
@@ -128,7 +128,7 @@ async def test_abandoned_call_cancels_its_task(revision: str) -> None:
             await calling
 
 
-class Slow(MemoryStore):
+class SlowStore(MemoryStore):
     """A store that delays its first write."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Slow(MemoryStore):
 
 @pytest.mark.row("TSK-23", "TXE-13")
 async def test_call_abandoned_before_its_task_exists_leaves_none(revision: str) -> None:
-    work = Work(store := Slow())
+    work = TaskServer(store := SlowStore())
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("work"))
         await store.asked.wait()
@@ -157,7 +157,7 @@ async def test_call_abandoned_before_its_task_exists_leaves_none(revision: str) 
 
 @pytest.mark.row("TSK-23", "TXE-13")
 async def test_call_abandoned_at_close_leaves_no_task(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
 
     async def once() -> None:
         async with Client(work.server, revision=revision) as client:
@@ -174,7 +174,7 @@ async def test_call_abandoned_at_close_leaves_no_task(revision: str) -> None:
 
 @pytest.mark.row("TSK-23")
 async def test_progress_of_a_task_reaches_its_caller_until_the_end(revision: str) -> None:
-    work, heard, far = Work(), list[ProgressParams](), asyncio.Event()
+    work, heard, far = TaskServer(), list[ProgressParams](), asyncio.Event()
 
     async def told(progress: ProgressParams) -> None:
         heard.append(progress)
@@ -194,7 +194,7 @@ async def test_progress_of_a_task_reaches_its_caller_until_the_end(revision: str
 
 
 async def test_failing_progress_callback_does_not_affect_the_task(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     work.go_on.set()
 
     def told(_: ProgressParams) -> None:
@@ -206,7 +206,7 @@ async def test_failing_progress_callback_does_not_affect_the_task(revision: str)
 
 async def test_task_handle_works_from_another_loop(revision: str) -> None:
     """A host may run its clients on a separate loop."""
-    work = Work()
+    work = TaskServer()
     async with Client(work.server, revision=revision) as client:
 
         async def elsewhere() -> int:
@@ -221,7 +221,7 @@ async def test_task_handle_works_from_another_loop(revision: str) -> None:
 
 
 async def test_cancelled_call_from_another_loop_cancels_its_task(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     async with Client(work.server, revision=revision) as client:
 
         async def elsewhere() -> None:
@@ -237,7 +237,7 @@ async def test_cancelled_call_from_another_loop_cancels_its_task(revision: str) 
 
 
 async def test_timed_out_call_cancels_its_task(revision: str) -> None:
-    work, clock = Work(), ManualClock()
+    work, clock = TaskServer(), ManualClock()
     async with Client(work.server, revision=revision, clock=clock) as client:
         calling = asyncio.create_task(client.call_tool("work", timeout=5))
         await work.looked_at.wait()
@@ -248,7 +248,7 @@ async def test_timed_out_call_cancels_its_task(revision: str) -> None:
 
 
 async def test_handle_reports_status_and_repeats_its_result(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     async with Client(work.server, revision=revision) as client:
         task = await client.start_tool("work", {"number": 3}, ttl=60)
         assert task.status == "working"
@@ -262,7 +262,7 @@ async def test_handle_reports_status_and_repeats_its_result(revision: str) -> No
 
 
 async def test_task_is_found_by_id_on_another_connection(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     async with Client(work.server, revision=revision) as client:
         task = await client.start_tool("work", {"number": 3})
     work.go_on.set()
@@ -272,7 +272,7 @@ async def test_task_is_found_by_id_on_another_connection(revision: str) -> None:
 
 
 async def test_cancelled_task_has_no_result(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     async with Client(work.server, revision=revision) as client:
         task = await client.start_tool("work")
         await work.begun.wait()
@@ -287,7 +287,7 @@ async def test_cancelled_task_has_no_result(revision: str) -> None:
 
 
 async def test_handle_of_a_plain_call_has_the_result(revision: str) -> None:
-    async with Client(Work().server, revision=revision) as client:
+    async with Client(TaskServer().server, revision=revision) as client:
         task = await client.start_tool("plain")
         assert (task.status, await task.refresh()) == ("completed", "completed")
         assert (await task.result()).data == "plain"

@@ -11,9 +11,9 @@ import pytest
 from msgspec import Raw
 from tests.limits import PATIENCE
 from tests.modern import enveloped
-from tests.spec.durable_server import Peer, Process
-from tests.unit.server.cluster.clusters import Watching
-from tests.unit.server.server_runs import Slow
+from tests.spec.durable_server import ServerProcess, SessionPeer
+from tests.unit.server.cluster.clusters import FactRecorder
+from tests.unit.server.server_runs import SlowStore
 from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import Server, Settings
@@ -29,12 +29,12 @@ UPDATED = "notifications/resources/updated"
 LISTED = "notifications/tools/list_changed"
 
 
-class House:
+class Node:
     """One process of the server."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.store = SqliteStore(path)
-        self.seen = Watching()
+        self.seen = FactRecorder()
         chosen = Settings(file_poll_interval=0.01, **settings)
         self.server = Server("one of many", store=self.store, observers=[self.seen], settings=chosen)
 
@@ -74,33 +74,33 @@ class House:
         return news
 
 
-class Houses:
+class Nodes:
     """Processes that share a SQLite file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._open: list[House] = []
+        self._open: list[Node] = []
 
-    async def one(self, **settings: Any) -> House:
-        house = House(self.path, **settings)
-        await house.server.start()
-        self._open.append(house)
-        return house
+    async def one(self, **settings: Any) -> Node:
+        node = Node(self.path, **settings)
+        await node.server.start()
+        self._open.append(node)
+        return node
 
     async def end(self) -> None:
-        for house in self._open:
-            await house.server.aclose()
+        for node in self._open:
+            await node.server.aclose()
 
 
 @pytest.fixture
-async def houses(tmp_path: Path) -> AsyncIterator[Houses]:
-    made = Houses(tmp_path / "s.db")
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    made = Nodes(tmp_path / "s.db")
     yield made
     await made.end()
 
 
-async def subscriber(house: House, *uris: str) -> RawPeer:
-    peer = RawPeer(house.server)
+async def subscriber(node: Node, *uris: str) -> RawPeer:
+    peer = RawPeer(node.server)
     await peer.__aenter__()
     await peer.initialize()
     for uri in uris:
@@ -108,31 +108,31 @@ async def subscriber(house: House, *uris: str) -> RawPeer:
     return peer
 
 
-async def slow_session(house: House, uri: str) -> Slow:
+async def slow_session(node: Node, uri: str) -> SlowStore:
     """A subscribed session whose events are stored only when the test releases the store."""
-    host = Host(house.server)
-    host.app = house.server.asgi()
+    host = Host(node.server)
+    host.app = node.server.asgi()
     session = await host.session()
     answer = await host.ask("POST", request("resources/subscribe", {"uri": uri}), mcp_session_id=session)
     assert "result" in answer.json
-    return Slow(house.store, "/events/")
+    return SlowStore(node.store, "/events/")
 
 
-async def do(house: House, tool: str, **arguments: Any) -> None:
+async def do(node: Node, tool: str, **arguments: Any) -> None:
     """Call a tool from a client that does nothing else."""
-    async with RawPeer(house.server) as peer:
+    async with RawPeer(node.server) as peer:
         await peer.initialize()
         assert not (await peer.result("tools/call", {"name": tool, "arguments": arguments})).get("isError")
 
 
-async def settled(house: House) -> None:
+async def settled(node: Node) -> None:
     """Wait for what a reply would wait for."""
-    unsettled = house.news.pending_changes
+    unsettled = node.news.pending_changes
     assert unsettled is not None
     await asyncio.wait_for(unsettled, PATIENCE)
 
 
-def told(peer: RawPeer, method: str = UPDATED) -> list[Any]:
+def notifications_of(peer: RawPeer, method: str = UPDATED) -> list[Any]:
     """The notifications so far."""
     return [message.get("params", {}).get("uri") for message in peer.waiting() if message.get("method") == method]
 
@@ -141,19 +141,19 @@ def told(peer: RawPeer, method: str = UPDATED) -> list[Any]:
 
 
 @pytest.mark.parametrize("tool", ["change", "change_on_thread"])
-async def test_reply_waits_for_clients_of_other_processes(houses: Houses, tool: str) -> None:
-    here, there, third = await houses.one(), await houses.one(), await houses.one()
-    hearers = [await subscriber(house, "note://a") for house in (here, there, third)]
+async def test_reply_waits_for_clients_of_other_processes(nodes: Nodes, tool: str) -> None:
+    here, there, third = await nodes.one(), await nodes.one(), await nodes.one()
+    hearers = [await subscriber(node, "note://a") for node in (here, there, third)]
     await do(here, tool, uri="note://a")
-    assert [told(hearer) for hearer in hearers] == [["note://a"]] * 3
+    assert [notifications_of(hearer) for hearer in hearers] == [["note://a"]] * 3
     await do(there, tool, uri="note://b")
-    assert [told(hearer) for hearer in hearers] == [[]] * 3
+    assert [notifications_of(hearer) for hearer in hearers] == [[]] * 3
     for hearer in hearers:
         await hearer.close()
 
 
-async def test_listener_of_another_process_is_notified(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one()
+async def test_listener_of_another_process_is_notified(nodes: Nodes) -> None:
+    here, there = await nodes.one(), await nodes.one()
     async with RawPeer(there.server) as peer:
         wanted = {"resourceSubscriptions": ["note://a"], "toolsListChanged": True}
         peer.call("subscriptions/listen", enveloped(notifications=wanted), id=1)
@@ -163,19 +163,19 @@ async def test_listener_of_another_process_is_notified(houses: Houses) -> None:
         assert [message["method"] for message in peer.waiting()] == [UPDATED, LISTED]
 
 
-async def test_list_change_is_announced_by_all_processes(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one()
+async def test_list_change_is_announced_by_all_processes(nodes: Nodes) -> None:
+    here, there = await nodes.one(), await nodes.one()
     hearer = await subscriber(there)
     await do(here, "add")
-    assert told(hearer, LISTED) == [None]
+    assert notifications_of(hearer, LISTED) == [None]
     here.server.notify_list_changed("resources")
     assert (await hearer.receive())["method"] == "notifications/resources/list_changed"
     await hearer.close()
 
 
 @pytest.mark.row("D10")
-async def test_reply_waits_until_peers_have_stored_notifications(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one()
+async def test_reply_waits_until_peers_have_stored_notifications(nodes: Nodes) -> None:
+    here, there = await nodes.one(), await nodes.one()
     store = await slow_session(there, "note://a")
     async with RawPeer(here.server) as peer:
         await peer.initialize()
@@ -186,11 +186,11 @@ async def test_reply_waits_until_peers_have_stored_notifications(houses: Houses)
         assert "result" in await peer.answer_to(ident)
 
 
-async def test_reply_without_changes_or_peers_does_not_wait(houses: Houses) -> None:
-    here = await houses.one()
+async def test_reply_without_changes_or_peers_does_not_wait(nodes: Nodes) -> None:
+    here = await nodes.one()
     here.server.notify_updated("note://a")
     assert here.news.pending_changes is None
-    there = await houses.one()
+    there = await nodes.one()
     await do(here, "nothing")
     assert here.news.pending_changes is None
     here.server.notify_updated("note://a")
@@ -200,19 +200,19 @@ async def test_reply_without_changes_or_peers_does_not_wait(houses: Houses) -> N
 
 
 @pytest.mark.off_the_record  # there is too much of it
-async def test_many_changes_arrive_in_order_and_are_deduplicated(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one(max_subscriptions=2500)
+async def test_many_changes_arrive_in_order_and_are_deduplicated(nodes: Nodes) -> None:
+    here, there = await nodes.one(), await nodes.one(max_subscriptions=2500)
     uris = [f"note://{number}" for number in range(2500)]
     hearer = await subscriber(there, *uris)
     await do(here, "change", uri="note://{}", times=2500)
-    assert told(hearer) == uris
+    assert notifications_of(hearer) == uris
     await do(here, "change", uri="note://1", times=15_000)
-    assert 1 <= len(told(hearer)) <= 10_000
+    assert 1 <= len(notifications_of(hearer)) <= 10_000
     await hearer.close()
 
 
-async def test_changes_share_a_batch_while_many_are_unacknowledged(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one()
+async def test_changes_share_a_batch_while_many_are_unacknowledged(nodes: Nodes) -> None:
+    here, there = await nodes.one(), await nodes.one()
     hearer = await subscriber(there, *(f"note://{number}" for number in range(300)))
     store = await slow_session(there, "note://0")
     for number in range(300):
@@ -221,24 +221,24 @@ async def test_changes_share_a_batch_while_many_are_unacknowledged(houses: House
     assert here.news._batches_in_flight == 100
     store.go_on.set()
     await settled(here)
-    assert told(hearer) == [f"note://{number}" for number in range(300)]
+    assert notifications_of(hearer) == [f"note://{number}" for number in range(300)]
     await hearer.close()
 
 
-async def test_each_process_watches_files_and_notifies_once(houses: Houses, tmp_path: Path) -> None:
+async def test_each_process_watches_files_and_notifies_once(nodes: Nodes, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("first")
-    here, there = await houses.one(), await houses.one()
-    for house in (here, there):
-        house.server.add_file("file:///a.txt", path)
-    hearers = [await subscriber(house, "file:///a.txt", "note://a") for house in (here, there)]
+    here, there = await nodes.one(), await nodes.one()
+    for node in (here, there):
+        node.server.add_file("file:///a.txt", path)
+    hearers = [await subscriber(node, "file:///a.txt", "note://a") for node in (here, there)]
     path.write_text("and second")
     for hearer in hearers:
         while (await hearer.receive())["method"] != UPDATED:
             pass  # that there is one more resource
     await do(here, "change", uri="note://a")
     await do(there, "change", uri="note://a")
-    assert [told(hearer) for hearer in hearers] == [["note://a"] * 2] * 2
+    assert [notifications_of(hearer) for hearer in hearers] == [["note://a"] * 2] * 2
     for hearer in hearers:
         await hearer.close()
 
@@ -247,8 +247,8 @@ async def test_each_process_watches_files_and_notifies_once(houses: Houses, tmp_
 
 
 @pytest.mark.row("T18")
-async def test_session_in_another_process_gets_task_notifications(houses: Houses) -> None:
-    here, there = await houses.one(), await houses.one()
+async def test_session_in_another_process_gets_task_notifications(nodes: Nodes) -> None:
+    here, there = await nodes.one(), await nodes.one()
     host = Host(there.server)
     host.app = there.server.asgi()
     session = await host.session()
@@ -279,8 +279,8 @@ def _record(session: str) -> TaskRecord:
 # --- dead processes --------------------------------------------------------------------------------------
 
 
-async def test_departed_process_delays_no_reply(houses: Houses) -> None:
-    here, there, third = [await houses.one(process_lease=10 * PATIENCE) for _ in range(3)]
+async def test_departed_process_delays_no_reply(nodes: Nodes) -> None:
+    here, there, third = [await nodes.one(process_lease=10 * PATIENCE) for _ in range(3)]
     left = third.cluster.name
     await third.server.aclose()
     await there.cluster.close()
@@ -290,9 +290,9 @@ async def test_departed_process_delays_no_reply(houses: Houses) -> None:
 
 
 async def test_evicted_process_ends_listens_and_notifies_of_everything(
-    houses: Houses,
+    nodes: Nodes,
 ) -> None:
-    here, there = await houses.one(), await houses.one(process_lease=1.5)
+    here, there = await nodes.one(), await nodes.one(process_lease=1.5)
     hearer = await subscriber(there, "note://a")
     listener = RawPeer(there.server)
     await listener.__aenter__()
@@ -305,32 +305,32 @@ async def test_evicted_process_ends_listens_and_notifies_of_everything(
     assert (await listener.answer_to("stays open"))["result"] is not None
     assert (await hearer.receive())["params"]["uri"] == "note://a"
     await do(here, "change", uri="note://a")
-    assert told(hearer) == ["note://a"]
+    assert notifications_of(hearer) == ["note://a"]
     for peer in (hearer, listener):
         await peer.close()
 
 
 @pytest.mark.row("D03")
 async def test_paused_process_delays_a_reply_by_its_lease_only(
-    houses: Houses,
+    nodes: Nodes,
 ) -> None:
-    process = Process(houses.path, "{'process_lease': 1.5}")
-    house = await houses.one(process_lease=1.5)
+    process = ServerProcess(nodes.path, "{'process_lease': 1.5}")
+    node = await nodes.one(process_lease=1.5)
     try:
         async with aiohttp.ClientSession() as http:
-            peer = await Peer(http, process.url).open()
+            peer = await SessionPeer(http, process.url).open()
             await peer.call("resources/subscribe", {"uri": "note://a"})
             async with peer.stream() as stream:
-                await do(house, "change", uri="note://a")
+                await do(node, "change", uri="note://a")
                 last, message = await stream.event()
                 while message is None:
                     last, message = await stream.event()
                 assert message["params"]["uri"] == "note://a"
                 await process.pause()
-                await asyncio.wait_for(do(house, "change", uri="note://a"), PATIENCE)
-                assert house.seen.steps()[-1] == "DeclareDead"
+                await asyncio.wait_for(do(node, "change", uri="note://a"), PATIENCE)
+                assert node.seen.steps()[-1] == "DeclareDead"
                 process.send(signal.SIGCONT)
-                await house.seen.until("Meet", 2)
+                await node.seen.until("Meet", 2)
                 await asyncio.wait_for(_ended(stream.event), PATIENCE)
             async with peer.stream(last) as stream:
                 assert (await stream.messages(1))[0]["params"]["uri"] == "note://a"

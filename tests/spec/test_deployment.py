@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.raw import ask, call, text_of, tool
-from tests.modern import enveloped, labels
+from tests.modern import enveloped, headers_of
 from tests.processes import PATIENCE, children, eventually
 from tests.spec.deployed import PROGRAM, post, post_now, service
 from websockets.asyncio.client import unix_connect
@@ -185,7 +185,7 @@ def test_environment_of_systemd_is_removed(listening: socket.socket, workers: st
     port = listening.getsockname()[1]
     with service(f"server.run('http', systemd=True{workers})", sockets=[listening]):
         params = enveloped(name="environment", arguments={})
-        headers = labels("tools/call", params)
+        headers = headers_of("tools/call", params)
         answer = post_now(port, body=tool("environment") | {"params": params}, **headers)
     assert answer.status == 200
     assert "PATH" in text_of(answer.json)

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.processes import PATIENCE
-from tests.spec.durable_server import Peer, Process, Stream
+from tests.spec.durable_server import ServerProcess, SessionPeer, Stream
 
 from trunkline import Client
 from trunkline.facts import Connected
@@ -28,8 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def process(path: Path) -> Iterator[Process]:
-    made = Process(path)
+def process(path: Path) -> Iterator[ServerProcess]:
+    made = ServerProcess(path)
     yield made
     made.end()
 
@@ -51,8 +51,8 @@ async def kept(path: Path) -> tuple[SqliteStore, list[Item]]:
 
 
 @pytest.mark.row("D09")
-async def test_subscriptions_and_log_level_survive_kill_9(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_subscriptions_and_log_level_survive_kill_9(process: ServerProcess, http: aiohttp.ClientSession) -> None:
+    peer = await SessionPeer(http, process.url).open()
     assert "result" in await peer.call("resources/subscribe", {"uri": "note://a"})
     assert "result" in await peer.call("resources/subscribe", {"uri": "note://b"})
     assert "result" in await peer.call("resources/unsubscribe", {"uri": "note://b"})
@@ -73,9 +73,9 @@ async def test_subscriptions_and_log_level_survive_kill_9(process: Process, http
 
 @pytest.mark.row("D09")
 async def test_capabilities_survive_and_server_requests_have_new_ids(
-    process: Process, http: aiohttp.ClientSession
+    process: ServerProcess, http: aiohttp.ClientSession
 ) -> None:
-    peer = await Peer(http, process.url).open({"roots": {}})
+    peer = await SessionPeer(http, process.url).open({"roots": {}})
     asked: list[Any] = []
     for _ in range(2):
         async with peer.post("tools/call", {"name": "ask"}) as response:
@@ -92,8 +92,8 @@ async def test_capabilities_survive_and_server_requests_have_new_ids(
 
 
 @pytest.mark.row("D09")
-async def test_late_answer_to_a_lost_question_is_accepted(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open({"roots": {}})
+async def test_late_answer_to_a_lost_question_is_accepted(process: ServerProcess, http: aiohttp.ClientSession) -> None:
+    peer = await SessionPeer(http, process.url).open({"roots": {}})
     async with peer.post("tools/call", {"name": "ask"}, ident=5) as response:
         stream = Stream(response)
         position, question = await stream.event()
@@ -109,8 +109,10 @@ async def test_late_answer_to_a_lost_question_is_accepted(process: Process, http
 
 
 @pytest.mark.row("D09")
-async def test_session_survives_repeated_restarts_and_shutdown(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_session_survives_repeated_restarts_and_shutdown(
+    process: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    peer = await SessionPeer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
         process.restart(number)
@@ -120,8 +122,8 @@ async def test_session_survives_repeated_restarts_and_shutdown(process: Process,
 
 
 @pytest.mark.row("D09")
-async def test_concurrent_requests_restore_a_session_once(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_concurrent_requests_restore_a_session_once(process: ServerProcess, http: aiohttp.ClientSession) -> None:
+    peer = await SessionPeer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     process.restart()
     answers = await asyncio.gather(*(peer.call("ping") for _ in range(20)))
@@ -134,9 +136,9 @@ async def test_concurrent_requests_restore_a_session_once(process: Process, http
 
 @pytest.mark.row("D09")
 async def test_incomplete_handshake_can_be_completed_after_restart(
-    process: Process, http: aiohttp.ClientSession
+    process: ServerProcess, http: aiohttp.ClientSession
 ) -> None:
-    peer = Peer(http, process.url)
+    peer = SessionPeer(http, process.url)
     params = {
         "protocolVersion": "2025-06-18",
         "capabilities": {"roots": {}},
@@ -152,7 +154,7 @@ async def test_incomplete_handshake_can_be_completed_after_restart(
     assert asked.result()["method"] == "roots/list"
 
 
-async def first_message(peer: Peer, method: str, params: Any) -> Any:
+async def first_message(peer: SessionPeer, method: str, params: Any) -> Any:
     """The first message of a response stream."""
     async with peer.post(method, params) as response:
         return (await Stream(response).messages(1))[0]
@@ -162,8 +164,8 @@ async def first_message(peer: Peer, method: str, params: Any) -> Any:
 
 
 @pytest.mark.row("D17")
-async def test_deleted_session_stays_deleted(process: Process, http: aiohttp.ClientSession, path: Path) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_deleted_session_stays_deleted(process: ServerProcess, http: aiohttp.ClientSession, path: Path) -> None:
+    peer = await SessionPeer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     async with http.delete(process.url, headers=peer.headers()) as response:
         assert response.status == 204
@@ -178,8 +180,8 @@ async def test_deleted_session_stays_deleted(process: Process, http: aiohttp.Cli
 
 
 @pytest.mark.row("D17", "D06")
-async def test_unused_session_expires(process: Process, http: aiohttp.ClientSession, path: Path) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_unused_session_expires(process: ServerProcess, http: aiohttp.ClientSession, path: Path) -> None:
+    peer = await SessionPeer(http, process.url).open()
     process.end()
     store, [item] = await kept(path)
     record = json.loads(item.value)
@@ -193,11 +195,11 @@ async def test_unused_session_expires(process: Process, http: aiohttp.ClientSess
 
 @pytest.mark.row("D09")
 async def test_restored_sessions_count_against_the_limit(http: aiohttp.ClientSession, path: Path) -> None:
-    process = Process(path, "{'max_sessions': 1}")
+    process = ServerProcess(path, "{'max_sessions': 1}")
     try:
-        first = await Peer(http, process.url).open()
+        first = await SessionPeer(http, process.url).open()
         process.restart()
-        second = await Peer(http, process.url).open()
+        second = await SessionPeer(http, process.url).open()
         assert await first.refusal() == (503, "too_many_sessions")
         async with http.delete(process.url, headers=second.headers()) as response:
             assert response.status == 204
@@ -207,12 +209,12 @@ async def test_restored_sessions_count_against_the_limit(http: aiohttp.ClientSes
 
 
 async def test_initialize_is_answered_after_the_session_is_stored(
-    process: Process, http: aiohttp.ClientSession, path: Path
+    process: ServerProcess, http: aiohttp.ClientSession, path: Path
 ) -> None:
-    peers = [Peer(http, process.url) for _ in range(10)]
+    peers = [SessionPeer(http, process.url) for _ in range(10)]
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
-    async def open_one(peer: Peer) -> None:
+    async def open_one(peer: SessionPeer) -> None:
         async with peer.post("initialize", params) as response:
             peer.session = response.headers["mcp-session-id"]
             os.kill(process._process.pid, signal.SIGKILL)
@@ -229,8 +231,8 @@ async def test_initialize_is_answered_after_the_session_is_stored(
 
 
 @pytest.mark.row("D10")
-async def test_missed_events_arrive_once(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_missed_events_arrive_once(process: ServerProcess, http: aiohttp.ClientSession) -> None:
+    peer = await SessionPeer(http, process.url).open()
     for name in "abcd":
         await peer.call("resources/subscribe", {"uri": f"note://{name}"})
     async with peer.stream() as stream:
@@ -249,15 +251,15 @@ async def test_missed_events_arrive_once(process: Process, http: aiohttp.ClientS
 
 
 @pytest.mark.row("D10")
-async def test_undelivered_events_wait_for_the_next_reader(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_undelivered_events_wait_for_the_next_reader(process: ServerProcess, http: aiohttp.ClientSession) -> None:
+    peer = await SessionPeer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     await peer.call("resources/subscribe", {"uri": "note://b"})
     async with peer.stream() as stream:
         await peer.tool("change", uri="note://a")
         assert await stream.messages(1)
     process.restart()
-    other = await Peer(http, process.url).open()
+    other = await SessionPeer(http, process.url).open()
     await peer.call("ping")
     await other.tool("change", uri="note://b")  # a reply implies that other clients have their notifications
     process.restart()
@@ -270,9 +272,9 @@ async def test_undelivered_events_wait_for_the_next_reader(process: Process, htt
 
 @pytest.mark.row("D10")
 async def test_event_in_transit_at_a_crash_is_not_marked_delivered(
-    process: Process, http: aiohttp.ClientSession
+    process: ServerProcess, http: aiohttp.ClientSession
 ) -> None:
-    peer = await Peer(http, process.url).open()
+    peer = await SessionPeer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     async with peer.stream() as stream:
         assert await stream.event()  # a reader is connected
@@ -285,8 +287,10 @@ async def test_event_in_transit_at_a_crash_is_not_marked_delivered(
 
 
 @pytest.mark.row("D09")
-async def test_restored_session_is_notified_of_missed_updates(process: Process, http: aiohttp.ClientSession) -> None:
-    peer, other = await Peer(http, process.url).open(), await Peer(http, process.url).open()
+async def test_restored_session_is_notified_of_missed_updates(
+    process: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    peer, other = await SessionPeer(http, process.url).open(), await SessionPeer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     async with peer.stream() as stream:
         position, _ = await stream.event()
@@ -298,8 +302,8 @@ async def test_restored_session_is_notified_of_missed_updates(process: Process, 
 
 
 @pytest.mark.row("D10")
-async def test_response_can_be_resumed_from_any_event(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_response_can_be_resumed_from_any_event(process: ServerProcess, http: aiohttp.ClientSession) -> None:
+    peer = await SessionPeer(http, process.url).open()
     params = {"name": "steps", "_meta": {"progressToken": "t"}}
     async with peer.post("tools/call", params) as response:
         stream = Stream(response)
@@ -316,8 +320,10 @@ async def test_response_can_be_resumed_from_any_event(process: Process, http: ai
 
 
 @pytest.mark.row("D10")
-async def test_request_of_a_dead_process_gets_outcome_unknown(process: Process, http: aiohttp.ClientSession) -> None:
-    peer = await Peer(http, process.url).open()
+async def test_request_of_a_dead_process_gets_outcome_unknown(
+    process: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    peer = await SessionPeer(http, process.url).open()
     params = {"name": "hang", "_meta": {"progressToken": "t"}}
     async with peer.post("tools/call", params, ident=77) as response:
         stream = Stream(response)
@@ -337,9 +343,9 @@ async def test_request_of_a_dead_process_gets_outcome_unknown(process: Process, 
 
 
 async def test_replay_limits_apply_to_the_store(http: aiohttp.ClientSession, path: Path) -> None:
-    process = Process(path, "{'replay_events': 2, 'replay_streams': 2}")
+    process = ServerProcess(path, "{'replay_events': 2, 'replay_streams': 2}")
     try:
-        peer = await Peer(http, process.url).open()
+        peer = await SessionPeer(http, process.url).open()
         await peer.call("resources/subscribe", {"uri": "note://a"})
         for _ in range(2):
             for _ in range(5):
@@ -369,14 +375,14 @@ async def _all(stream: Stream) -> AsyncIterator[tuple[str, Any]]:
 
 
 @pytest.fixture
-def pair(path: Path) -> Iterator[list[Process]]:
-    made = [Process(path, "{'process_lease': 1.5}") for _ in range(2)]
+def pair(path: Path) -> Iterator[list[ServerProcess]]:
+    made = [ServerProcess(path, "{'process_lease': 1.5}") for _ in range(2)]
     yield made
     for process in made:
         process.end()
 
 
-async def result(peer: Peer, method: str, params: Any = None) -> Any:
+async def result(peer: SessionPeer, method: str, params: Any = None) -> Any:
     """Return the result of a request, repeated while its outcome is unknown."""
     async with asyncio.timeout(PATIENCE):
         while "result" not in (answer := await peer.call(method, params)):
@@ -386,9 +392,9 @@ async def result(peer: Peer, method: str, params: Any = None) -> Any:
 
 @pytest.mark.row("D08")
 async def test_paused_process_adds_nothing_to_a_taken_over_session(
-    pair: list[Process], http: aiohttp.ClientSession
+    pair: list[ServerProcess], http: aiohttp.ClientSession
 ) -> None:
-    peer, other = await Peer(http, pair[0].url).open(), await Peer(http, pair[0].url).open()
+    peer, other = await SessionPeer(http, pair[0].url).open(), await SessionPeer(http, pair[0].url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     change = {"name": "change", "arguments": {"uri": "note://a"}}
     hang = {"name": "hang", "_meta": {"progressToken": "t"}}
@@ -401,7 +407,7 @@ async def test_paused_process_adds_nothing_to_a_taken_over_session(
         await result(moved, "ping")
         async with moved.stream("0-0") as after, moved.stream("1-2") as answered:
             assert (await answered.messages(1))[0]["error"]["data"]["kind"] == "outcome_unknown"
-            await (await Peer(http, pair[1].url).open()).tool("change", uri="note://a")
+            await (await SessionPeer(http, pair[1].url).open()).tool("change", uri="note://a")
             assert [(await after.event())[0], (await after.event())[0]] == ["0-1", "0-2"]
             pair[0].send(signal.SIGCONT)
             await result(other, "tools/call", change)
@@ -415,7 +421,7 @@ async def test_paused_process_adds_nothing_to_a_taken_over_session(
 
 
 @pytest.mark.row("D09")
-async def test_client_continues_in_the_same_session(process: Process) -> None:
+async def test_client_continues_in_the_same_session(process: ServerProcess) -> None:
     seen = RecordingObserver()
     async with Client(process.url, revision="2025-11-25", observers=[seen]) as client:
         await client.subscribe("note://a")

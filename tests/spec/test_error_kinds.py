@@ -183,7 +183,7 @@ def test_every_error_class_has_known_kind() -> None:
 # --- a server with a cause for each kind --------------------------------------------------------------------------
 
 
-class Stage:
+class ErrorServer:
     """A server with a cause for each kind, and the peers that trigger them."""
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ class Stage:
 
     # --- actions of peers ---------------------------------------------------------------------------------------
 
-    async def says(self, frame: str) -> Any:
+    async def response_to_frame(self, frame: str) -> Any:
         """Return the next message after sending a frame."""
         self.peer.send(frame)
         return await self.peer.receive()
@@ -338,17 +338,17 @@ class Stage:
     async def gets(self, name: str, **arguments: Any) -> Any:
         return await self.peer.request("prompts/get", {"name": name, "arguments": arguments})
 
-    async def visits(self, method: str = "POST", **headers: str) -> Any:
+    async def http_request(self, method: str = "POST", **headers: str) -> Any:
         """The response to an HTTP request."""
         return (await Host(self.server, clock=self.clock).ask(method, request("ping"), **headers)).json
 
-    async def is_checked(self, token: str | None = None, **options: Any) -> Any:
+    async def request_with_token(self, token: str | None = None, **options: Any) -> Any:
         """The response to an HTTP request with a token, where the server requires one."""
         gate = ResourceServer(StaticTokens({"known": Principal("ada")}), **options).within("/")
         sent = None if token is None else f"Bearer {token}"
         return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
 
-    async def is_verified(self, **claims: Any) -> Any:
+    async def request_with_foreign_token(self, **claims: Any) -> Any:
         """The response to an HTTP request with a token of a foreign issuer."""
         async with issuing() as issuer:
             gate = ResourceServer(Jwt(issuer.url), now=issuer.wall).within("/")
@@ -364,7 +364,7 @@ class Stage:
             await host.ask("POST", "{}", authorization="Bearer one")
             return (await host.ask("POST", "{}", authorization="Bearer two")).json
 
-    async def comes_late(self) -> Any:
+    async def request_in_expired_session(self) -> Any:
         """The response to a request in an expired session."""
         host = Host(self.server, clock=self.clock)
         ident = await host.session()
@@ -376,12 +376,12 @@ class Stage:
         return await self.peer.request("completion/complete", params)
 
 
-Cause = Callable[[Stage], Awaitable[Any]]
+Cause = Callable[[ErrorServer], Awaitable[Any]]
 REVIEW = {"type": "ref/prompt", "name": "review"}
 
 ON_THE_WIRE: dict[str, Cause] = {
-    "parse_error": lambda s: s.says("{"),
-    "invalid_request": lambda s: s.says('{"jsonrpc": "1.0", "id": 1, "method": "ping"}'),
+    "parse_error": lambda s: s.response_to_frame("{"),
+    "invalid_request": lambda s: s.response_to_frame('{"jsonrpc": "1.0", "id": 1, "method": "ping"}'),
     "method_not_found": lambda s: s.peer.request("no/such/method"),
     "invalid_params": lambda s: s.peer.request("tools/call", {"name": 5}),
     "internal_error": lambda s: s.reads("doc://broken"),
@@ -400,8 +400,8 @@ ON_THE_WIRE: dict[str, Cause] = {
     "binary_data_too_large": lambda s: s.reads("doc://binary"),
     "text_too_long": lambda s: s.reads("doc://long"),
     "invalid_mime_type": lambda s: s.tool("no_mime"),
-    "unsupported_media_type": lambda s: s.visits(content_type="text/plain"),
-    "media_type_not_acceptable": lambda s: s.visits(accept="image/png"),
+    "unsupported_media_type": lambda s: s.http_request(content_type="text/plain"),
+    "media_type_not_acceptable": lambda s: s.http_request(accept="image/png"),
     "invalid_uri": lambda s: s.reads(""),
     "uri_syntax_error": lambda s: s.reads("ht!tp://["),
     "uri_too_long": lambda s: s.reads("doc://" + "x" * 2048),
@@ -420,16 +420,16 @@ ON_THE_WIRE: dict[str, Cause] = {
     "prompt_render_failed": lambda s: s.gets("broken"),
     "invalid_prompt_arguments": lambda s: s.gets("level", number="3"),
     "sampling_timeout": lambda s: s.late("tools/call", {"name": "asks"}, 2),
-    "authentication_failed": lambda s: s.is_checked(),
-    "authorization_failed": lambda s: s.is_checked("known", scopes=["notes"]),
-    "invalid_credentials": lambda s: s.is_checked("unknown"),
-    "token_expired": lambda s: s.is_verified(exp=1),
+    "authentication_failed": lambda s: s.request_with_token(),
+    "authorization_failed": lambda s: s.request_with_token("known", scopes=["notes"]),
+    "invalid_credentials": lambda s: s.request_with_token("unknown"),
+    "token_expired": lambda s: s.request_with_foreign_token(exp=1),
     "insufficient_permissions": lambda s: s.reads("doc://private"),
-    "access_denied": lambda s: s.visits(origin="https://evil.example"),
-    "session_expired": lambda s: s.comes_late(),
-    "session_not_found": lambda s: s.visits(mcp_session_id="made-up"),
-    "invalid_token": lambda s: s.is_verified(aud="https://elsewhere.example.com"),
-    "unauthorized_operation": lambda s: s.is_checked("known", allow=lambda _: False),
+    "access_denied": lambda s: s.http_request(origin="https://evil.example"),
+    "session_expired": lambda s: s.request_in_expired_session(),
+    "session_not_found": lambda s: s.http_request(mcp_session_id="made-up"),
+    "invalid_token": lambda s: s.request_with_foreign_token(aud="https://elsewhere.example.com"),
+    "unauthorized_operation": lambda s: s.request_with_token("known", allow=lambda _: False),
     "invalid_cursor": lambda s: s.peer.request("tools/list", {"cursor": "xxx"}),
     "cursor_expired": lambda s: s.expired(),
     "page_size_too_large": lambda s: s.peer.request("tools/list", {"limit": 1001}),
@@ -459,7 +459,7 @@ def test_every_sent_kind_has_a_cause() -> None:
 @pytest.mark.row("A18", "T18", "Y03")
 @pytest.mark.parametrize("name", ON_THE_WIRE)
 async def test_kind_is_sent_as_listed(name: str) -> None:
-    stage, kind = Stage(), KINDS_BY_NAME[name]
+    stage, kind = ErrorServer(), KINDS_BY_NAME[name]
     async with stage.peer:
         if name != "server_not_initialized":
             await stage.peer.initialize(capabilities={"sampling": {}})
@@ -528,12 +528,12 @@ async def test_kind_is_raised_for_misuse(name: str) -> None:
     assert caught.value.kind == name
 
 
-async def strange_progress(stage: Stage) -> None:
+async def strange_progress(stage: ErrorServer) -> None:
     stage.peer.notify("notifications/progress", {"progressToken": "nobody", "progress": 1})
     await stage.peer.quiet()
 
 
-async def late_progress(stage: Stage) -> None:
+async def late_progress(stage: ErrorServer) -> None:
     contexts: list[Context] = []
 
     @stage.server.tool
@@ -544,7 +544,7 @@ async def late_progress(stage: Stage) -> None:
     contexts[0].progress(1)
 
 
-TOLD_TO_OBSERVERS: dict[str, Cause] = {
+REPORTED_TO_OBSERVERS: dict[str, Cause] = {
     "invalid_progress_token": strange_progress,
     "progress_token_expired": late_progress,
 }
@@ -552,14 +552,14 @@ TOLD_TO_OBSERVERS: dict[str, Cause] = {
 
 @pytest.mark.row("A18")
 def test_every_fact_kind_has_a_cause() -> None:
-    assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.reported_as is ReportedAs.FACT]
+    assert list(REPORTED_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.reported_as is ReportedAs.FACT]
 
 
 @pytest.mark.row("A18")
-@pytest.mark.parametrize("name", TOLD_TO_OBSERVERS)
+@pytest.mark.parametrize("name", REPORTED_TO_OBSERVERS)
 async def test_observers_get_unsent_kinds(name: str) -> None:
-    stage = Stage()
+    stage = ErrorServer()
     async with stage.peer:
         await stage.peer.initialize()
-        await TOLD_TO_OBSERVERS[name](stage)
+        await REPORTED_TO_OBSERVERS[name](stage)
     assert name in [fact.kind for fact in stage.observer.of(Dropped)]

@@ -27,7 +27,7 @@ class RefusedByBank(Exception):
     """An exception of a handler."""
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     """An exception that cannot be converted to a string."""
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ def make_server(**options: Any) -> Server:
 
     @server.tool
     async def unspeakable() -> str:
-        raise Unspeakable
+        raise UnprintableError
 
     @server.tool
     async def deliberate() -> str:

@@ -28,7 +28,7 @@ from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 IN_ORDER = ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]
 
 
-class Stopping(ManualClock):
+class FailingClock(ManualClock):
     """A clock that raises at chosen moments."""
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class Stopping(ManualClock):
         return super().now()
 
 
-class Scene:
+class FailingServer:
     """A server with such a clock."""
 
     immediate = True  # as an observer
 
     def __init__(self, **options: Any) -> None:
-        self.clock = Stopping()
+        self.clock = FailingClock()
         self.seen = RecordingObserver()
         self.began = asyncio.Event()
         self.ended = asyncio.Event()
@@ -97,8 +97,8 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    made = Scene()
+async def failing() -> AsyncIterator[FailingServer]:
+    made = FailingServer()
     yield made
     await made.server.aclose()
 
@@ -119,27 +119,27 @@ async def opened(peer: RawPeer, revision: str = "2025-11-25") -> None:
 
 
 @pytest.mark.row("D07")
-async def test_session_is_replaced_and_pending_requests_are_answered(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_session_is_replaced_and_pending_requests_are_answered(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await peer.initialize("2025-06-18", {"roots": {}})
         await peer.result("resources/subscribe", {"uri": "note://a"})
         await peer.result("logging/setLevel", {"level": "error"})
         waiting = peer.call("tools/call", {"name": "wait"})
         asking = peer.call("tools/call", {"name": "ask"})
         question = await peer.receive()
-        await scene.began.wait()
-        scene.clock.failures = 1
+        await failing.began.wait()
+        failing.clock.failures = 1
         refused = await peer.request("ping")
-        [failed] = scene.failures
+        [failed] = failing.failures
         assert (failed.request, failed.method, str(failed.error)) == (None, "the conversation", "the clock has stopped")
         cut_off = [await peer.answer_to(waiting), await peer.answer_to(asking)]
         for answer in (*cut_off, refused):
             assert is_internal(answer, failed)
         assert [answer["error"]["data"]["kind"] for answer in cut_off] == ["outcome_unknown"] * 2
-        await scene.ended.wait()  # the caller has given up
-        assert scene.steps == IN_ORDER
+        await failing.ended.wait()  # the caller has given up
+        assert failing.steps == IN_ORDER
 
-        scene.server.notify_updated("note://a")
+        failing.server.notify_updated("note://a")
         assert await peer.quiet() == [
             {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "note://a"}}
         ]
@@ -154,89 +154,89 @@ async def test_session_is_replaced_and_pending_requests_are_answered(scene: Scen
         peer.reply(anew, {"roots": [{"uri": "file:///here"}]})
         assert (await peer.answer_to(asking))["result"]["content"][0]["text"] == "file:///here"
         assert peer.connection.session.effective_revision.value == "2025-06-18"
-    assert scene.watched == ["note://a"]
-    assert (len(scene.seen.of(Connected)), len(scene.seen.of(Closed))) == (1, 1)
-    assert [fact.outcome for fact in scene.seen.of(CallEnded)].count("error") == 2
+    assert failing.watched == ["note://a"]
+    assert (len(failing.seen.of(Connected)), len(failing.seen.of(Closed))) == (1, 1)
+    assert [fact.outcome for fact in failing.seen.of(CallEnded)].count("error") == 2
 
 
 @pytest.mark.row("D07")
-async def test_messages_after_a_failed_one_are_read(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_messages_after_a_failed_one_are_read(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await opened(peer)
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         first, second = peer.call("ping"), peer.call("ping")
         assert "error" in await peer.answer_to(first)
         assert "result" in await peer.answer_to(second)
 
 
 @pytest.mark.row("D07")
-async def test_answered_call_has_one_response(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_answered_call_has_one_response(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await peer.initialize()
         assert (await peer.result("tools/call", {"name": "fail"}))["structuredContent"] == {"result": "answered"}
         assert await peer.quiet() == []
-        assert len(scene.failures) == 1
-        assert scene.steps == IN_ORDER
+        assert len(failing.failures) == 1
+        assert failing.steps == IN_ORDER
 
 
 @pytest.mark.row("D07")
-async def test_call_that_failed_at_start_has_one_response(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_call_that_failed_at_start_has_one_response(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await opened(peer)
-        scene.fails_after = Received
-        assert is_internal(await peer.request("tools/call", {"name": "wait"}), scene.failures[0])
+        failing.fails_after = Received
+        assert is_internal(await peer.request("tools/call", {"name": "wait"}), failing.failures[0])
         assert await peer.quiet() == []
-    assert not scene.began.is_set()
+    assert not failing.began.is_set()
 
 
 @pytest.mark.row("D07")
-async def test_failed_deadline_costs_only_the_session(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_failed_deadline_costs_only_the_session(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await peer.initialize()
         waiting = peer.call("tools/call", {"name": "wait"})
-        await scene.began.wait()
-        scene.clock.failures = 1
-        scene.clock.advance(3600)
-        assert is_internal(await peer.answer_to(waiting), scene.failures[0])
+        await failing.began.wait()
+        failing.clock.failures = 1
+        failing.clock.advance(3600)
+        assert is_internal(await peer.answer_to(waiting), failing.failures[0])
         assert await peer.result("ping") == {}
 
 
 @pytest.mark.row("D07")
-async def test_failed_batch_is_answered_as_a_whole(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_failed_batch_is_answered_as_a_whole(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await opened(peer, "2025-03-26")
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         peer.send(
             [request("ping", id="a"), {"jsonrpc": "2.0", "method": "notifications/none"}, request("ping", id="b")]
         )
         answers = await peer.receive()
         assert [(one["id"], one["error"]["code"]) for one in answers] == [("a", -32603), ("b", -32603)]
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         peer.send([{"jsonrpc": "2.0", "method": "notifications/none"}])
         assert await peer.quiet() == []
-        assert scene.steps == IN_ORDER * 2
+        assert failing.steps == IN_ORDER * 2
 
 
 @pytest.mark.row("D07")
 @pytest.mark.parametrize("said", ["notifications/initialized", "notifications/cancelled"])
-async def test_failed_notification_gets_no_response(scene: Scene, said: str) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_failed_notification_gets_no_response(failing: FailingServer, said: str) -> None:
+    async with RawPeer(failing.server) as peer:
         await opened(peer)
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         peer.notify(said)
         assert await peer.quiet() == []
-        assert scene.steps == IN_ORDER
+        assert failing.steps == IN_ORDER
 
 
 @pytest.mark.row("D07")
-async def test_handshake_continues_after_a_failure(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
-        scene.clock.failures = 1
+async def test_handshake_continues_after_a_failure(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
+        failing.clock.failures = 1
         assert "error" in await peer.request("ping")
         await peer.initialize(capabilities={"roots": {}}, confirm=False)
         asking = peer.call("tools/call", {"name": "ask"})
         assert await peer.quiet() == []
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         assert "error" in await peer.request("ping")
         assert "error" in await peer.answer_to(asking)
         peer.call("tools/call", {"name": "ask"})
@@ -247,25 +247,25 @@ async def test_handshake_continues_after_a_failure(scene: Scene) -> None:
 
 
 @pytest.mark.row("D07")
-async def test_paused_or_draining_server_stays_so(scene: Scene) -> None:
-    async with RawPeer(scene.server) as peer:
+async def test_paused_or_draining_server_stays_so(failing: FailingServer) -> None:
+    async with RawPeer(failing.server) as peer:
         await opened(peer)
-        scene.server.pause()
-        scene.clock.failures = 1
+        failing.server.pause()
+        failing.clock.failures = 1
         assert (await peer.error("ping"))["code"] == -32603
         assert (await peer.error("tools/list"))["code"] == 1008
-        scene.server.resume()
+        failing.server.resume()
         assert "tools" in await peer.result("tools/list")
         peer.connection.drain()
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         assert (await peer.error("ping"))["code"] == -32603
         assert (await peer.error("tools/list"))["code"] == 1008
 
 
 @pytest.mark.row("D07")
-async def test_failing_channel_does_not_affect_other_clients(scene: Scene) -> None:
+async def test_failing_channel_does_not_affect_other_clients(failing: FailingServer) -> None:
     """A channel that fails in third-party code, as a transport may."""
-    async with RawPeer(scene.server) as first, RawPeer(scene.server) as second:
+    async with RawPeer(failing.server) as first, RawPeer(failing.server) as second:
         for peer in (first, second):
             await peer.initialize()
             await peer.result("resources/subscribe", {"uri": "note://a"})
@@ -277,7 +277,7 @@ async def test_failing_channel_does_not_affect_other_clients(scene: Scene) -> No
             raise RuntimeError("no way out")
 
         first.connection.channel.send = fail  # type: ignore[method-assign]
-        scene.server.notify_updated("note://a")
+        failing.server.notify_updated("note://a")
         assert (await second.receive())["method"] == "notifications/resources/updated"
         assert len(told) == 1
         assert await first.result("ping") == {}
@@ -285,113 +285,113 @@ async def test_failing_channel_does_not_affect_other_clients(scene: Scene) -> No
 
 @pytest.mark.row("D07")
 async def test_frequent_failures_close_only_that_connection() -> None:
-    scene = Scene(settings=Settings(restart_intensity=2, restart_period=60))
-    async with RawPeer(scene.server) as good, RawPeer(scene.server) as bad:
+    failing = FailingServer(settings=Settings(restart_intensity=2, restart_period=60))
+    async with RawPeer(failing.server) as good, RawPeer(failing.server) as bad:
         await opened(good)
         await opened(bad)
         for _ in range(2):
-            scene.clock.failures = 1
+            failing.clock.failures = 1
             assert "error" in await bad.request("ping")
-        scene.clock.advance(61)
+        failing.clock.advance(61)
         for _ in range(3):
             assert bad.closed is None
-            scene.clock.failures = 1
+            failing.clock.failures = 1
             assert "error" in await bad.request("ping")
         await until(lambda: bad.closed is not None)
-        assert "failed too often" in scene.seen.of(Closed)[0].reason
+        assert "failed too often" in failing.seen.of(Closed)[0].reason
         assert await good.result("ping") == {}
-    await scene.server.aclose()
+    await failing.server.aclose()
 
 
 @pytest.mark.row("D07")
-async def test_failure_after_disconnect_is_only_reported(scene: Scene) -> None:
-    @scene.server.tool
+async def test_failure_after_disconnect_is_only_reported(failing: FailingServer) -> None:
+    @failing.server.tool
     async def late() -> None:
-        scene.began.set()
+        failing.began.set()
         try:
             await asyncio.Event().wait()
         finally:
-            scene.clock.failures = 1
+            failing.clock.failures = 1
             raise ValueError("too late")
 
-    async with RawPeer(scene.server) as peer:
+    async with RawPeer(failing.server) as peer:
         await opened(peer)
         peer.call("tools/call", {"name": "late"})
-        await scene.began.wait()
-    await until(lambda: scene.failures)
-    assert [str(failed.error) for failed in scene.failures] == ["the clock has stopped"]
-    assert scene.steps == []
+        await failing.began.wait()
+    await until(lambda: failing.failures)
+    assert [str(failed.error) for failed in failing.failures] == ["the clock has stopped"]
+    assert failing.steps == []
 
 
-async def test_broken_exception_text_leaves_no_caller_waiting(scene: Scene) -> None:
+async def test_broken_exception_text_leaves_no_caller_waiting(failing: FailingServer) -> None:
     class Silent(ToolError):
         def __str__(self) -> str:
             raise RuntimeError("no words")
 
-    @scene.server.tool
+    @failing.server.tool
     async def silent() -> None:
         raise Silent("x")
 
-    @scene.server.tool
+    @failing.server.tool
     async def odd() -> None:
         raise ProtocolError("odd", code=7, data={"what": object()})
 
-    async with RawPeer(scene.server) as peer:
+    async with RawPeer(failing.server) as peer:
         await peer.initialize()
         for name in ("silent", "odd"):
             result = await peer.result("tools/call", {"name": name})
             assert result["isError"]
-            assert scene.failures[-1].reference in result["content"][0]["text"]
-    assert scene.steps == []
+            assert failing.failures[-1].reference in result["content"][0]["text"]
+    assert failing.steps == []
 
 
 # --- over HTTP ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D07")
-async def test_http_session_continues_under_its_id(scene: Scene) -> None:
-    async with hosted(scene.server) as host:
+async def test_http_session_continues_under_its_id(failing: FailingServer) -> None:
+    async with hosted(failing.server) as host:
         session = await host.session()
         subscribed = await host.ask("POST", request("resources/subscribe", {"uri": "note://a"}), mcp_session_id=session)
         assert "result" in subscribed.json
         stream = host.begin("GET", mcp_session_id=session)
         await stream.event()
         waiting = host.begin("POST", call("wait", id=2), mcp_session_id=session)
-        await scene.began.wait()
-        scene.clock.failures = 1
+        await failing.began.wait()
+        failing.clock.failures = 1
         refused = await host.ask("POST", request("ping", id=3), mcp_session_id=session)
-        [failed] = scene.failures
+        [failed] = failing.failures
         assert (refused.status, refused.json["id"], is_internal(refused.json, failed)) == (200, 3, True)
         cut = await waiting.finished()
         assert (cut.status, cut.json["id"], is_internal(cut.json, failed)) == (200, 2, True)
-        scene.server.notify_updated("note://a")
+        failing.server.notify_updated("note://a")
         assert (await stream.message())["params"] == {"uri": "note://a"}
         assert "result" in (await host.ask("POST", request("ping"), mcp_session_id=session)).json
         stream.gone.set()
         await stream.finished()
-    assert scene.steps == IN_ORDER
+    assert failing.steps == IN_ORDER
 
 
 @pytest.mark.row("D07")
-async def test_event_stream_ends_with_the_error(scene: Scene) -> None:
-    @scene.server.tool
+async def test_event_stream_ends_with_the_error(failing: FailingServer) -> None:
+    @failing.server.tool
     async def slowly(ctx: Context) -> None:
         await ctx.progress(1)
         await asyncio.Event().wait()
 
-    async with hosted(scene.server) as host:
+    async with hosted(failing.server) as host:
         session = await host.session()
         answer = host.begin("POST", call("slowly", id=2, token="t"), mcp_session_id=session)
         assert (await answer.message())["method"] == "notifications/progress"
-        scene.clock.failures = 1
+        failing.clock.failures = 1
         await host.ask("POST", request("ping", id=3), mcp_session_id=session)
-        assert is_internal(await answer.message(), scene.failures[0])
+        assert is_internal(await answer.message(), failing.failures[0])
         await answer.finished()
         assert answer.ended
 
 
 @pytest.mark.row("D07")
-async def test_requests_of_other_peers_are_not_affected(scene: Scene) -> None:
+async def test_requests_of_other_peers_are_not_affected(failing: FailingServer) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
@@ -405,38 +405,38 @@ async def test_requests_of_other_peers_are_not_affected(scene: Scene) -> None:
         headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call", "mcp_name": name}
         return host.begin("POST", asked(name), **headers)
 
-    async with hosted(scene.server) as host:
+    async with hosted(failing.server) as host:
         waiting = begin(host, "wait")
-        await scene.began.wait()
-        scene.clock.failures = 1
+        await failing.began.wait()
+        failing.clock.failures = 1
         refused = await begin(host, "say").finished()
-        assert is_internal(refused.json, scene.failures[0])
+        assert is_internal(refused.json, failing.failures[0])
         answered = await begin(host, "fail").finished()
         assert answered.json["result"]["structuredContent"] == "answered"
         assert not waiting.ended
-        assert not scene.ended.is_set()
+        assert not failing.ended.is_set()
         waiting.gone.set()
         await waiting.finished()
-    assert scene.steps == []
+    assert failing.steps == []
 
 
 @pytest.mark.row("D07")
 async def test_durable_session_continues_here_and_after_restart(tmp_path: Path) -> None:
     session = ""
     for life in range(2):
-        scene = Scene(store=SqliteStore(tmp_path / "kept.db", clock=ManualClock()))
-        host = Host(scene.server)
-        host.app = scene.server.asgi()
+        failing = FailingServer(store=SqliteStore(tmp_path / "kept.db", clock=ManualClock()))
+        host = Host(failing.server)
+        host.app = failing.server.asgi()
         if not session:
             session = await host.session()
             params = {"uri": "note://a"}
             await host.ask("POST", request("resources/subscribe", params), mcp_session_id=session)
         failed = await host.ask("POST", call("fail"), mcp_session_id=session)
         assert failed.json["result"]["structuredContent"] == {"result": "answered"}
-        assert scene.steps == IN_ORDER * (life + 1)
+        assert failing.steps == IN_ORDER * (life + 1)
         stream = host.begin("GET", mcp_session_id=session)
         await stream.event()
-        scene.server.notify_updated("note://a")
+        failing.server.notify_updated("note://a")
         assert (await stream.message())["params"] == {"uri": "note://a"}
         stream.gone.set()
         await stream.finished()
@@ -447,23 +447,23 @@ async def test_durable_session_continues_here_and_after_restart(tmp_path: Path) 
 
 
 @asynccontextmanager
-async def websocket(scene: Scene) -> AsyncIterator[Any]:
-    listener = await scene.server.listen("http://127.0.0.1:0/mcp")
+async def websocket(failing: FailingServer) -> AsyncIterator[Any]:
+    listener = await failing.server.listen("http://127.0.0.1:0/mcp")
     async with aiohttp.ClientSession() as http, http.ws_connect(listener.address, protocols=["mcp"]) as line:
         yield line
 
 
 @pytest.mark.row("D07")
-async def test_websocket_stays_open(scene: Scene) -> None:
+async def test_websocket_stays_open(failing: FailingServer) -> None:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    async with asyncio.timeout(PATIENCE), websocket(scene) as line:
+    async with asyncio.timeout(PATIENCE), websocket(failing) as line:
         await line.send_json(request("initialize", params))
         await line.receive_json()
         await line.send_json(call("fail", id=2))
         assert "result" in await line.receive_json()
         await line.send_json(request("ping", id=3))
         assert await line.receive_json() == {"jsonrpc": "2.0", "id": 3, "result": {}}
-    assert scene.steps == IN_ORDER
+    assert failing.steps == IN_ORDER
 
 
 SCRIPT = textwrap.dedent(

@@ -139,7 +139,7 @@ AWKWARD_NAMES = [
 async def test_listed_file_of_any_name_is_readable_and_watchable(tmp_path: Path, name: bytes, pattern: str) -> None:
     path = tmp_path / os.fsdecode(name)
     path.write_text("found")
-    looks = Looks(tmp_path, pattern)
+    looks = ManualPolling(tmp_path, pattern)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         (_, found) = (await peer.result("resources/list"))["resources"]  # after the one of its own
@@ -148,7 +148,7 @@ async def test_listed_file_of_any_name_is_readable_and_watchable(tmp_path: Path,
         assert [contents["text"] for contents in read["contents"]] == ["found"]
         await peer.result("resources/subscribe", {"uri": found["uri"]})
         os.utime(path, ns=(1, 1))
-        assert await looks.look(peer) == [found["uri"]]
+        assert await looks.poll(peer) == [found["uri"]]
 
 
 async def test_file_type_is_guessed_from_url_like_names(tmp_path: Path) -> None:
@@ -491,16 +491,16 @@ async def test_reads_beyond_the_budget_wait_without_a_thread(folder: Path) -> No
 
 @pytest.mark.row("R18")
 async def test_change_of_watched_file_is_notified(folder: Path) -> None:
-    await until_told(folder)
+    await seconds_until_notified(folder)
 
 
 @pytest.mark.row("R18")
 @pytest.mark.long
 async def test_change_of_watched_file_is_notified_within_a_second(folder: Path) -> None:
-    await soon(partial(until_told, folder), 1.0)
+    await soon(partial(seconds_until_notified, folder), 1.0)
 
 
-async def until_told(folder: Path) -> float:
+async def seconds_until_notified(folder: Path) -> float:
     """Return how long it takes until a client receives the notification of a change."""
     server = served(folder)
     async with RawPeer(server) as peer:
@@ -517,7 +517,7 @@ async def until_told(folder: Path) -> float:
     return took
 
 
-class Looks:
+class ManualPolling:
     """A server that polls its files when the test says so."""
 
     def __init__(self, folder: Path, pattern: str = "files:///{+path}") -> None:
@@ -531,7 +531,7 @@ class Looks:
         """Return whether another poll is scheduled."""
         return self.server._runtime.file_watch._poller._timer is not None
 
-    async def look(self, peer: RawPeer) -> list[str]:
+    async def poll(self, peer: RawPeer) -> list[str]:
         """Poll once; return the URIs that were updated, or the list that has changed."""
         self.clock.advance(2.0)
         async with asyncio.timeout(PATIENCE):
@@ -542,23 +542,23 @@ class Looks:
 
 @pytest.mark.row("R18")
 async def test_only_subscribed_files_are_polled(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         assert not looks.watching
         for uri in ("files:///a.txt", "notes://today", "files:///new.txt", "other://thing"):
             await peer.result("resources/subscribe", {"uri": uri})
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         os.utime(folder / "a.txt", ns=(1, 1))
-        assert await looks.look(peer) == ["files:///a.txt", "notes://today"]
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == ["files:///a.txt", "notes://today"]
+        assert await looks.poll(peer) == []
         (folder / "new.txt").write_text("")
-        assert await looks.look(peer) == ["files:///new.txt"]
+        assert await looks.poll(peer) == ["files:///new.txt"]
         (folder / "new.txt").unlink()
-        assert await looks.look(peer) == ["files:///new.txt"]
+        assert await looks.poll(peer) == ["files:///new.txt"]
         await peer.result("resources/unsubscribe", {"uri": "files:///a.txt"})
         os.utime(folder / "a.txt", ns=(2, 2))
-        assert await looks.look(peer) == ["notes://today"]
+        assert await looks.poll(peer) == ["notes://today"]
         for uri in ("notes://today", "files:///new.txt"):
             await peer.result("resources/unsubscribe", {"uri": uri})
         assert not looks.watching
@@ -566,7 +566,7 @@ async def test_only_subscribed_files_are_polled(folder: Path) -> None:
 
 @pytest.mark.row("R18")
 async def test_replaced_file_is_a_change(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     os.utime(folder / "a.txt", ns=(1, 1))
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -575,41 +575,41 @@ async def test_replaced_file_is_a_change(folder: Path) -> None:
         other.write_text("other\n")
         os.utime(other, ns=(1, 1))
         other.replace(folder / "a.txt")  # as long and as old as the first one
-        assert await looks.look(peer) == ["notes://today"]
+        assert await looks.poll(peer) == ["notes://today"]
 
 
 @pytest.mark.row("R18")
 async def test_subscription_outlives_its_file(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "notes://today"})
         looks.server.remove_resource("notes://today")
         await peer.quiet()
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         looks.server.add_file("notes://today", folder / "a.txt")
         looks.clock.advance(0.1)
         await peer.quiet()
         os.utime(folder / "a.txt", ns=(1, 1))
-        assert "notes://today" in await looks.look(peer)
+        assert "notes://today" in await looks.poll(peer)
 
 
 @pytest.mark.row("R18")
 async def test_link_redirected_outside_counts_as_deleted(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "files:///within"})
         (folder / "within").unlink()
         (folder / "within").symlink_to(folder.parent / "secret.txt")
-        assert await looks.look(peer) == ["files:///within"]
+        assert await looks.poll(peer) == ["files:///within"]
         (folder.parent / "secret.txt").write_text("changed")
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
 
 
 @pytest.mark.row("R18")
 async def test_watching_ends_with_last_subscriber_or_server(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "notes://today"})
@@ -620,7 +620,7 @@ async def test_watching_ends_with_last_subscriber_or_server(folder: Path) -> Non
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "notes://today"})
         os.utime(folder / "a.txt", ns=(3, 3))
-        assert await looks.look(peer) == ["notes://today"]
+        assert await looks.poll(peer) == ["notes://today"]
     await looks.server.aclose()
 
 
@@ -648,34 +648,34 @@ async def listed(peer: RawPeer) -> list[str]:
 async def test_added_and_removed_files_are_notified(
     folder: Path,
 ) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer, RawPeer(looks.server) as other:
         await peer.initialize()
         await other.initialize()
         await other.quiet()
         assert not looks.watching
         assert "sub/new.txt" not in await listed(peer)
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         (folder / "sub" / "new.txt").write_text("")
-        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await looks.poll(peer) == [LIST_CHANGED]
         assert [message["method"] for message in await other.quiet()] == [LIST_CHANGED]
         assert "sub/new.txt" in await listed(peer)
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         (folder / "sub" / "new.txt").unlink()
-        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await looks.poll(peer) == [LIST_CHANGED]
         (folder / "sub" / "deeper").mkdir()
-        assert await looks.look(peer) == []  # an empty folder shows nothing
+        assert await looks.poll(peer) == []  # an empty folder shows nothing
         (folder / "sub" / "deeper" / "x").write_text("")
-        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await looks.poll(peer) == [LIST_CHANGED]
         (folder / "a.txt").write_text("other words")
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
     assert not looks.watching
     await looks.server.aclose()
 
 
 @pytest.mark.row("R19")
 async def test_unchanged_folder_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     age(folder, folder / "sub")
     read: list[str] = []
     scandir = os.scandir
@@ -683,19 +683,19 @@ async def test_unchanged_folder_is_not_read_again(folder: Path, monkeypatch: pyt
         await peer.initialize()
         await listed(peer)
         monkeypatch.setattr(os, "scandir", lambda opened: read.append(path_of(opened)) or scandir(opened))
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         assert read == []
         (folder / "sub" / "new.txt").write_text("")
-        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await looks.poll(peer) == [LIST_CHANGED]
         assert read == [str(folder), str(folder / "sub")]
         read.clear()
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         assert read != []  # a recent change, and more may follow
 
 
 @pytest.mark.row("R19")
 async def test_change_in_a_list_is_notified_to_other_clients(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer, RawPeer(looks.server) as other:
         for each in (peer, other):
             await each.initialize()
@@ -703,7 +703,7 @@ async def test_change_in_a_list_is_notified_to_other_clients(folder: Path) -> No
         (folder / "new.txt").write_text("")
         assert "new.txt" in await listed(other)
         assert [message["method"] for message in await peer.quiet()] == [LIST_CHANGED]
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
 
 
 @pytest.mark.row("R19")
@@ -718,14 +718,14 @@ async def test_folder_is_not_polled_without_list_changed(folder: Path) -> None:
 
 @pytest.mark.row("R19")
 async def test_removed_folder_is_not_polled(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await listed(peer)
         looks.server.remove_resource("files:///{+path}")
         await peer.quiet()
         (folder / "new.txt").write_text("")
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         assert not looks.watching
 
 
@@ -734,7 +734,7 @@ async def test_replaced_folder_is_not_polled(folder: Path, tmp_path: Path) -> No
     (tmp_path / "second").mkdir()
     clock = ManualClock()
     server = Server("t", observers=[], clock=clock, settings=Settings(file_poll_interval=2.0, on_duplicate="replace"))
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     looks.server, looks.clock = server, clock
     server.add_directory("files:///{+path}", folder)
     async with RawPeer(server) as peer:
@@ -744,19 +744,19 @@ async def test_replaced_folder_is_not_polled(folder: Path, tmp_path: Path) -> No
         await peer.quiet()
         await listed(peer)
         (folder / "new.txt").write_text("")
-        assert await looks.look(peer) == []
+        assert await looks.poll(peer) == []
         (tmp_path / "second" / "new.txt").write_text("")
-        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await looks.poll(peer) == [LIST_CHANGED]
 
 
 @pytest.mark.row("R19")
 async def test_list_of_deleted_folder_is_empty(folder: Path) -> None:
-    looks = Looks(folder)
+    looks = ManualPolling(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
         await listed(peer)
         folder.rename(folder.parent / "elsewhere")
-        assert await looks.look(peer) == [LIST_CHANGED]
+        assert await looks.poll(peer) == [LIST_CHANGED]
         assert await listed(peer) == ["a.txt"]  # the file that has a URI of its own
 
 

@@ -123,7 +123,7 @@ async def test_prompts_get(server: Server) -> None:
     assert (missing["code"], missing["data"]["argument"]) == (-32602, "who")
 
 
-async def heard_after(server: Server, change) -> list[str]:
+async def notifications_after(server: Server, change) -> list[str]:
     """The notifications that a ready client receives after one change."""
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -137,7 +137,7 @@ async def test_resources_list_changed(server: Server) -> None:
     def change() -> None:
         server.add_resource("doc://new", "new")
 
-    assert await heard_after(server, change) == ["notifications/resources/list_changed"]
+    assert await notifications_after(server, change) == ["notifications/resources/list_changed"]
 
 
 @pytest.mark.row("GAP-09", "Z13")
@@ -145,7 +145,7 @@ async def test_tools_list_changed(server: Server) -> None:
     def change() -> None:
         server.remove_tool("add")
 
-    assert await heard_after(server, change) == ["notifications/tools/list_changed"]
+    assert await notifications_after(server, change) == ["notifications/tools/list_changed"]
 
 
 @pytest.mark.row("GAP-10", "Z13")
@@ -153,4 +153,4 @@ async def test_prompts_list_changed(server: Server) -> None:
     def change() -> None:
         server.add_prompt("Say {word}.", name="say")
 
-    assert await heard_after(server, change) == ["notifications/prompts/list_changed"]
+    assert await notifications_after(server, change) == ["notifications/prompts/list_changed"]

@@ -653,7 +653,7 @@ async def test_refused_connection_is_reported_clearly(server: Web) -> None:
 # --- HTTP+SSE --------------------------------------------------------------------------------------------
 
 
-class Older:
+class OldServer:
     """A server of 2024-11-05."""
 
     def __init__(self, server: Web, endpoint: str = "/messages?session_id=1") -> None:
@@ -686,7 +686,7 @@ class Older:
 @pytest.mark.row("HTT-31")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 422])
 async def test_old_server_is_used_over_http_sse(server: Web, status: int) -> None:
-    old = Older(server)
+    old = OldServer(server)
     server.on("initialize", lambda visit: visit.respond(status) if visit.path == "/mcp" else old.post(visit))
     async with client(server.url) as it:
         assert (await it.call_tool("act")).data == "old"
@@ -696,7 +696,7 @@ async def test_old_server_is_used_over_http_sse(server: Web, status: int) -> Non
 
 
 async def test_http_sse_is_remembered_for_the_next_connection(server: Web) -> None:
-    old = Older(server)
+    old = OldServer(server)
     async with client(server.url) as it:
         await it.ping()
         assert old.stream is not None
@@ -707,7 +707,7 @@ async def test_http_sse_is_remembered_for_the_next_connection(server: Web) -> No
 
 
 async def test_upgraded_server_is_detected_again(server: Web) -> None:
-    old = Older(server)
+    old = OldServer(server)
     async with client(server.url) as it:
         await it.ping()
         for verb in ("GET", "POST", "initialize"):
@@ -722,7 +722,7 @@ async def test_upgraded_server_is_detected_again(server: Web) -> None:
 @pytest.mark.row("SSE-02")
 @pytest.mark.parametrize("endpoint", ["http://example.org/messages", "//example.org/messages", "https://127.0.0.1/m"])
 async def test_sse_endpoint_at_another_origin_is_refused(server: Web, endpoint: str) -> None:
-    Older(server, endpoint)
+    OldServer(server, endpoint)
     with pytest.raises(HandshakeFailed, match=r"HTTP 405 .*another origin"):
         await client(server.url).open()
     assert all(visit.path == "/mcp" for visit in server.visits)
@@ -745,7 +745,7 @@ async def test_error_names_both_failed_transports(server: Web, answer: Any, why:
 
 
 async def test_lost_sse_session_is_replaced_and_call_repeated(server: Web) -> None:
-    old = Older(server)
+    old = OldServer(server)
 
     def act(visit: Visit) -> None:
         if len(server.seen("tools/call")) == 1:
@@ -760,7 +760,7 @@ async def test_lost_sse_session_is_replaced_and_call_repeated(server: Web) -> No
 
 
 async def test_sse_server_may_refuse_a_message_or_disconnect(server: Web) -> None:
-    old = Older(server)
+    old = OldServer(server)
     async with client(server.url) as it:
         server.on("tools/call", lambda visit: visit.respond(403, b"not you", "text/plain"))
         with pytest.raises(PeerError, match="HTTP 403"):
@@ -863,7 +863,7 @@ async def test_unreachable_proxy_is_reported(server: Web) -> None:
         await client(HttpConnector("http://service.test/mcp", proxy=f"http://127.0.0.1:{port}")).open()
 
 
-class Passed:
+class ProxyRecord:
     """Requests that a proxy has seen."""
 
     def __init__(self) -> None:
@@ -877,8 +877,8 @@ def proxy(port: int) -> Any:
     import contextlib
 
     @contextlib.asynccontextmanager
-    async def made() -> AsyncIterator[Passed]:
-        passed = Passed()
+    async def made() -> AsyncIterator[ProxyRecord]:
+        passed = ProxyRecord()
         tasks: set[asyncio.Task[Any]] = set()
 
         async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

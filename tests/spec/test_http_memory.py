@@ -77,7 +77,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 SESSION = re.compile(rb"\r\nmcp-session-id: ([^\r]+)\r\n")
 
 
-class Line:
+class HttpConnection:
     """One connection. Requests go in blocks, without waiting for each response."""
 
     def __init__(self, port: int) -> None:
@@ -125,8 +125,8 @@ class Line:
 
 
 @contextlib.contextmanager
-def line_to(port: int) -> Iterator[Line]:
-    line = Line(port)
+def line_to(port: int) -> Iterator[HttpConnection]:
+    line = HttpConnection(port)
     try:
         yield line
     finally:

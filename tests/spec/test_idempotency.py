@@ -327,17 +327,17 @@ async def test_result_too_large_to_store_is_not_sent() -> None:
     await bank.server.aclose()
 
 
-class Flaky(MemoryStore):
+class UnreliableStore(MemoryStore):
     """A store that fails while it is unavailable, confirms writes late, or does not confirm them at all."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
         super().__init__(clock=clock or ManualClock())
-        self.away = self.silent = False
+        self.unavailable = self.silent = False
         self.go, self.asked = asyncio.Event(), asyncio.Event()
         self.go.set()
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        if self.away:
+        if self.unavailable:
             raise StoreUnavailable("away")
         version = await super().commit(writes, fence=fence)
         self.asked.set()
@@ -365,7 +365,7 @@ async def test_no_run_starts_while_store_is_unavailable() -> None:
 
 async def test_run_survives_a_short_store_outage() -> None:
     clock = ManualClock()
-    store = Flaky(clock)
+    store = UnreliableStore(clock)
     bank = Bank(store=store, clock=clock)
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
@@ -373,10 +373,10 @@ async def test_run_survives_a_short_store_outage() -> None:
         first = peer.call("tools/call", call("pay", "k", amount=5))
         await bank.begun.wait()
         for away in (True, False, False, False, False):
-            store.away = away
+            store.unavailable = away
             clock.advance(4)
             await peer.quiet()
-        store.away = False
+        store.unavailable = False
         [(_, item)] = [(item.key, item) for item in await store.scan("owner/")]
         assert decode_entry(item.value).until > clock.now()  # type: ignore[union-attr]
         bank.go.set()
@@ -389,7 +389,7 @@ async def test_run_adopts_its_own_unconfirmed_write() -> None:
     process's.
     """
     clock = ManualClock()
-    store = Flaky(clock)
+    store = UnreliableStore(clock)
     bank = Bank(store=store, clock=clock)
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -429,7 +429,7 @@ async def test_late_renewal_does_not_overwrite_the_outcome() -> None:
 
 
 async def test_call_cancelled_before_start_leaves_the_key_free() -> None:
-    store = Flaky()
+    store = UnreliableStore()
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
         await peer.initialize()

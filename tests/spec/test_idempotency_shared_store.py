@@ -23,7 +23,7 @@ from trunkline.testing import ManualClock, RawPeer
 # --- several servers, one store -----------------------------------------------------------------
 
 
-class Late(MemoryStore):
+class LateStore(MemoryStore):
     """A store that, on request, runs a callback between reading a value and returning it."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
@@ -36,12 +36,12 @@ class Late(MemoryStore):
         return found
 
 
-class Pair:
+class ServerPair:
     """Two servers, like two processes, with one store."""
 
     def __init__(self, *, frozen: bool = False) -> None:
         self.clock = ManualClock()
-        self.store = store = Late(clock=self.clock)
+        self.store = store = LateStore(clock=self.clock)
         self.clock_of_one = ManualClock() if frozen else self.clock
         self.one = Bank(store=store, clock=self.clock_of_one)
         self.two = Bank(store=store, clock=self.clock)
@@ -63,7 +63,7 @@ class Pair:
 
 
 async def test_other_process_waits_while_the_run_renews_its_lease() -> None:
-    async with (pair := Pair()) as (one, two):
+    async with (pair := ServerPair()) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
         second = two.call("tools/call", call("pay", "k", amount=5))
@@ -77,7 +77,7 @@ async def test_other_process_waits_while_the_run_renews_its_lease() -> None:
 
 
 async def test_other_process_does_not_miss_an_early_outcome() -> None:
-    async with (pair := Pair()) as (one, two):
+    async with (pair := ServerPair()) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
 
@@ -91,7 +91,7 @@ async def test_other_process_does_not_miss_an_early_outcome() -> None:
 
 
 async def test_takeover_of_suspected_process_has_one_result() -> None:
-    async with (pair := Pair(frozen=True)) as (one, two):
+    async with (pair := ServerPair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5, "put"))
         await pair.one.begun.wait()
         pair.one.runs += [0, 0]  # so that its own result would differ
@@ -106,7 +106,7 @@ async def test_takeover_of_suspected_process_has_one_result() -> None:
 
 @pytest.mark.parametrize("done", [False, True])
 async def test_superseded_run_is_stopped(done: bool) -> None:
-    async with (pair := Pair(frozen=True)) as (one, two):
+    async with (pair := ServerPair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5, "put"))
         await pair.one.begun.wait()
         pair.clock.advance(11)
@@ -123,7 +123,7 @@ async def test_superseded_run_is_stopped(done: bool) -> None:
 
 async def test_unknown_outcome_is_final() -> None:
     """The run looked dead, and was only slow."""
-    async with (pair := Pair(frozen=True)) as (one, two):
+    async with (pair := ServerPair(frozen=True)) as (one, two):
         first = one.call("tools/call", call("pay", "k", amount=5))
         await pair.one.begun.wait()
         pair.clock.advance(11)
@@ -137,7 +137,7 @@ async def test_unknown_outcome_is_final() -> None:
 
 
 async def test_last_moment_result_beats_unknown_outcome() -> None:
-    async with (pair := Pair(frozen=True)) as (one, two):
+    async with (pair := ServerPair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
         pair.clock.advance(11)

@@ -82,7 +82,7 @@ def answer_to(message: Any, unusable: bytes) -> bytes | None:
     return unusable.replace(b"ID", str(message["id"]).encode())
 
 
-def on_lines(unusable: bytes, *, headers: bool = False) -> Callable[..., Any]:
+def line_server(unusable: bytes, *, headers: bool = False) -> Callable[..., Any]:
     """A server on a socket."""
 
     def framed(frame: bytes) -> bytes:
@@ -104,11 +104,11 @@ async def answering(transport: str, unusable: bytes, folder: Path) -> AsyncItera
         case "stdio":
             yield Command([sys.executable, "-c", SCRIPT, json.dumps(USUAL), unusable.hex()], settings=PATIENT)
         case "tcp" | "tcp with headers":
-            handler = on_lines(unusable, headers=transport != "tcp")
+            handler = line_server(unusable, headers=transport != "tcp")
             async with await asyncio.start_server(handler, "127.0.0.1", 0) as server:
                 yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         case "unix":
-            async with await asyncio.start_unix_server(on_lines(unusable), folder / "socket"):
+            async with await asyncio.start_unix_server(line_server(unusable), folder / "socket"):
                 yield f"unix://{folder / 'socket'}"
         case "websocket":
 

@@ -30,7 +30,7 @@ def make_server(**options: Any) -> Server:
     return server
 
 
-async def heard(peer: RawPeer, tool: str = "say_all") -> list[Any]:
+async def received_levels(peer: RawPeer, tool: str = "say_all") -> list[Any]:
     await peer.result("tools/call", {"name": tool})
     return [message["params"] for message in peer.waiting() if message["method"] == "notifications/message"]
 
@@ -39,7 +39,7 @@ async def heard(peer: RawPeer, tool: str = "say_all") -> list[Any]:
 async def test_message_has_level_logger_and_data() -> None:
     async with RawPeer(make_server()) as peer:
         assert (await peer.initialize())["capabilities"]["logging"] == {}
-        assert await heard(peer, "say_from_thread") == [
+        assert await received_levels(peer, "say_from_thread") == [
             {"level": "warning", "data": {"from": "thread"}, "logger": "worker"}
         ]
 
@@ -50,7 +50,7 @@ async def test_level_filters_messages(threshold: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert await peer.result("logging/setLevel", {"level": threshold}) == {}
-        levels = [params["level"] for params in await heard(peer)]
+        levels = [params["level"] for params in await received_levels(peer)]
     assert levels == SYSLOG[SYSLOG.index(threshold) :]
 
 
@@ -58,7 +58,7 @@ async def test_level_filters_messages(threshold: str) -> None:
 async def test_default_level_is_info() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
-        assert [params["level"] for params in await heard(peer)] == SYSLOG[1:]
+        assert [params["level"] for params in await received_levels(peer)] == SYSLOG[1:]
 
 
 @pytest.mark.row("G03")
@@ -68,7 +68,7 @@ async def test_unknown_level_is_refused(params: Any) -> None:
         await peer.initialize()
         await peer.result("logging/setLevel", {"level": "alert"})
         assert (await peer.error("logging/setLevel", params))["code"] == -32602
-        assert [params["level"] for params in await heard(peer)] == ["alert", "emergency"]
+        assert [params["level"] for params in await received_levels(peer)] == ["alert", "emergency"]
 
 
 @pytest.mark.row("G01")
@@ -95,7 +95,7 @@ async def test_each_session_has_its_own_level() -> None:
 async def test_logging_needs_capability() -> None:
     async with RawPeer(make_server(logging=False)) as peer:
         assert "logging" not in (await peer.initialize())["capabilities"]
-        assert await heard(peer) == []
+        assert await received_levels(peer) == []
         assert (await peer.error("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
@@ -103,7 +103,7 @@ async def test_logging_needs_capability() -> None:
 async def test_logging_may_start_before_initialized() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(confirm=False)
-        assert len(await heard(peer)) == 7
+        assert len(await received_levels(peer)) == 7
 
 
 @pytest.mark.row("G02")
@@ -111,7 +111,7 @@ async def test_logging_may_start_before_initialized() -> None:
 async def test_a_message_is_the_same_in_every_revision(revision: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(revision)
-        assert (await heard(peer, "say_from_thread"))[0]["data"] == {"from": "thread"}
+        assert (await received_levels(peer, "say_from_thread"))[0]["data"] == {"from": "thread"}
 
 
 async def test_each_level_with_a_method_of_its_own_is_sent_at_that_level() -> None:
@@ -125,7 +125,12 @@ async def test_each_level_with_a_method_of_its_own_is_sent_at_that_level() -> No
     async with RawPeer(server) as peer:
         await peer.initialize()
         await peer.result("logging/setLevel", {"level": "debug"})
-        assert [params["level"] for params in await heard(peer, "say")] == ["debug", "info", "warning", "error"]
+        assert [params["level"] for params in await received_levels(peer, "say")] == [
+            "debug",
+            "info",
+            "warning",
+            "error",
+        ]
 
 
 async def _awaited(told: Any) -> None:
@@ -146,5 +151,5 @@ async def test_invalid_log_call_raises_in_handler() -> None:
 
     async with RawPeer(server) as peer:
         await peer.initialize()
-        assert await heard(peer, "say") == []
+        assert await received_levels(peer, "say") == []
     assert raised == [MisuseError, TypeError]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.modern import ask, begin, enveloped, result
-from tests.spec.test_shutdown import House
+from tests.spec.test_shutdown import RunningServer
 from tests.unit.transports.http.asgi import Answer, Host, hosted, request
 
 from trunkline import Client
@@ -16,89 +16,89 @@ QUICK = {"name": "quick"}
 @pytest.mark.row("F21")
 @pytest.mark.parametrize("ready", [True, False])
 async def test_paused_server_refuses_requests_but_answers_ping(ready: bool) -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize(confirm=ready)
         ident = peer.call("tools/call", {"name": "waits"})
-        await house.begun.wait()
-        house.server.pause()
+        await subject.begun.wait()
+        subject.server.pause()
         for params in ({"name": "quick"}, enveloped(name="quick")):
             refused = await peer.error("tools/call", params)
             assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
         assert (await peer.error("tools/list"))["code"] == 1008
         assert await peer.result("ping") == {}
-        house.go.set()
+        subject.go.set()
         assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
-        house.server.resume()
+        subject.server.resume()
         assert (await peer.result("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("F21")
 async def test_new_client_of_a_paused_server_can_initialize() -> None:
-    house = House()
-    await house.server.start()
-    house.server.pause()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    await subject.server.start()
+    subject.server.pause()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
-        house.server.resume()
+        subject.server.resume()
         await peer.result("tools/call", {"name": "quick"})
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("F21")
 @pytest.mark.parametrize("ready", [True, False])
 async def test_call_queued_before_the_pause_runs(ready: bool) -> None:
-    house = House(max_calls=1)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(max_calls=1)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize(confirm=ready)
         idents = [peer.call("tools/call", {"name": name}) for name in ("waits", "quick")]
-        await house.begun.wait()
-        house.server.pause()
-        house.go.set()
+        await subject.begun.wait()
+        subject.server.pause()
+        subject.go.set()
         answers = [await peer.answer_to(ident) for ident in idents]
         assert [answer["result"]["content"][0]["text"] for answer in answers] == ["done", "quick"]
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("F21")
 async def test_paused_server_refuses_http_requests_of_both_eras() -> None:
-    house = House()
-    async with hosted(house.server) as host:
+    subject = RunningServer()
+    async with hosted(subject.server) as host:
         session = await host.session()
-        house.server.pause()
+        subject.server.pause()
         modern = await ask(host, "tools/call", {"name": "quick"})
         older = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=session)
         assert [answer.json["error"]["code"] for answer in (modern, older)] == [1008, 1008]
-        house.server.resume()
+        subject.server.resume()
         assert (await result(host, "tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
 
 
 @pytest.mark.row("F21")
 async def test_requests_can_wait_for_resume() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.pause(wait=True)
+        subject.server.pause(wait=True)
         idents = [peer.call("tools/call", params) for params in ({"name": "quick"}, enveloped(name="quick"))]
         assert await peer.quiet() == []
-        house.server.resume()
+        subject.server.resume()
         for ident in idents:
             assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "quick"
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 async def test_paused_server_shuts_down_in_order() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.pause()
-        assert await house.server.shutdown() == ()
-    async with RawPeer(house.server) as peer:
+        subject.server.pause()
+        assert await subject.server.shutdown() == ()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
         await peer.result("tools/call", {"name": "quick"})
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 # --- waiting ------------------------------------------------------------------------------------
@@ -106,58 +106,58 @@ async def test_paused_server_shuts_down_in_order() -> None:
 
 @pytest.mark.row("F21")
 async def test_pause_queue_is_bounded_and_ping_is_answered() -> None:
-    house = House(max_waiting=2)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(max_waiting=2)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.pause(wait=True)
+        subject.server.pause(wait=True)
         waiting = [peer.call("tools/call", QUICK) for _ in range(2)]
         assert (await peer.error("tools/call", QUICK))["code"] == 1008
         assert await peer.result("ping") == {}
         peer.notify("notifications/cancelled", {"requestId": waiting[0]})
         later = peer.call("tools/call", QUICK)  # for which there is room again
         assert await peer.quiet() == []
-        house.server.resume()
+        subject.server.resume()
         assert [(await peer.receive())["id"] for _ in range(2)] == [waiting[1], later]
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("F21")
 async def test_queued_request_times_out() -> None:
-    house = House(work_timeout=0.05)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(work_timeout=0.05)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.pause(wait=True)
+        subject.server.pause(wait=True)
         answer = await peer.result("tools/call", QUICK)
         assert answer["isError"]
         assert "was not done after" in answer["content"][0]["text"]
-        house.server.resume()
+        subject.server.resume()
         assert await peer.quiet() == []
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("F21")
 async def test_queued_request_of_a_closed_connection_never_runs() -> None:
-    house = House()
+    subject = RunningServer()
     done: list[str] = []
-    house.server.tool(lambda: done.append("done"), name="does")
-    async with RawPeer(house.server) as peer:
+    subject.server.tool(lambda: done.append("done"), name="does")
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.pause(wait=True)
+        subject.server.pause(wait=True)
         peer.call("tools/call", {"name": "does"})
         assert await peer.quiet() == []
-    house.server.resume()
-    await house.server.aclose()
+    subject.server.resume()
+    await subject.server.aclose()
     assert done == []
 
 
 @pytest.mark.row("F21")
 async def test_shutdown_refuses_queued_requests() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.pause(wait=True)
+        subject.server.pause(wait=True)
         ident = peer.call("tools/call", QUICK)
-        assert await house.server.shutdown() == ()
+        assert await subject.server.shutdown() == ()
         assert (await peer.answer_to(ident))["error"]["code"] == 1008
 
 
@@ -167,10 +167,10 @@ def in_session(host: Host, session: str, ident: int) -> Answer:
 
 @pytest.mark.row("F21")
 async def test_http_requests_wait_and_disconnected_ones_never_run() -> None:
-    house = House(max_waiting=2)
-    async with hosted(house.server) as host:
+    subject = RunningServer(max_waiting=2)
+    async with hosted(subject.server) as host:
         session = await host.session()
-        house.server.pause(wait=True)
+        subject.server.pause(wait=True)
         modern = [begin(host, "tools/call", enveloped(**QUICK), id=number) for number in range(2)]
         older = [in_session(host, session, number) for number in range(2)]
         for _ in range(10):
@@ -179,7 +179,7 @@ async def test_http_requests_wait_and_disconnected_ones_never_run() -> None:
         assert (await in_session(host, session, 3).finished()).json["error"]["code"] == 1008
         modern[0].gone.set()
         await modern[0].finished()
-        house.server.resume()
+        subject.server.resume()
         for answer in (modern[1], *older):
             assert (await answer.finished()).json["result"]["content"][0]["text"] == "quick"
         assert modern[0].body == b""
@@ -188,29 +188,31 @@ async def test_http_requests_wait_and_disconnected_ones_never_run() -> None:
 @pytest.mark.row("F21")
 @pytest.mark.parametrize("scheme", ["ws", "tcp"])
 async def test_socket_calls_wait_or_are_refused(scheme: str) -> None:
-    house = House()
-    address = (await house.server.listen("tcp://127.0.0.1:0" if scheme == "tcp" else "http://127.0.0.1:0/mcp")).address
+    subject = RunningServer()
+    address = (
+        await subject.server.listen("tcp://127.0.0.1:0" if scheme == "tcp" else "http://127.0.0.1:0/mcp")
+    ).address
     async with Client(address.replace("http", "ws")) as client:
-        house.server.pause()
+        subject.server.pause()
         with pytest.raises(Exception, match="is refused while the session is paused"):
             await client.call_tool("quick")
-        house.server.resume()
-        house.server.pause(wait=True)
+        subject.server.resume()
+        subject.server.pause(wait=True)
         waiting = asyncio.create_task(client.call_tool("quick"))
         await client.ping()
         assert not waiting.done()
-        house.server.resume()
+        subject.server.resume()
         assert (await waiting).data == "quick"
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("F21")
 async def test_pause_and_resume_work_from_any_thread() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        await asyncio.to_thread(house.server.pause)
+        await asyncio.to_thread(subject.server.pause)
         assert (await peer.error("tools/call", QUICK))["code"] == 1008
-        await asyncio.to_thread(house.server.resume)
+        await asyncio.to_thread(subject.server.resume)
         await peer.result("tools/call", QUICK)
-    await house.server.aclose()
+    await subject.server.aclose()

@@ -18,7 +18,7 @@ def call_params(name: str, token: Any = None) -> dict[str, Any]:
     return {"name": name, **({} if token is None else {"_meta": {"progressToken": token}})}
 
 
-class Worker:
+class ProgressServer:
     """A server whose tool reports the given values, one after the other."""
 
     def __init__(self, **options: Any) -> None:
@@ -47,7 +47,7 @@ class Worker:
 @pytest.mark.row("PRG-01", "N10")
 @pytest.mark.parametrize("token", ["t-1", 7, 0, ""], ids=repr)
 async def test_progress_is_reported_in_order_and_before_the_result(token: str | int) -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         for step in (1, 2, 3):
@@ -64,7 +64,7 @@ async def test_progress_is_reported_in_order_and_before_the_result(token: str | 
 
 @pytest.mark.row("N11", "X33")
 async def test_total_is_optional_and_numbers_may_be_fractions() -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         for step in (0, 0.5, 45.5):
@@ -78,7 +78,7 @@ async def test_total_is_optional_and_numbers_may_be_fractions() -> None:
 
 @pytest.mark.row("PRG-02", "N12")
 async def test_non_growing_progress_is_dropped_and_reported() -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         for step in (1, 3, 2, 3, 4):
@@ -112,7 +112,7 @@ async def test_progress_and_total_are_numbers(value: Any) -> None:
 
 @pytest.mark.row("PRG-01")
 async def test_without_a_token_nothing_is_sent() -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         worker.report(1)
@@ -125,7 +125,7 @@ async def test_without_a_token_nothing_is_sent() -> None:
 @pytest.mark.row("PRG-01")
 @pytest.mark.parametrize("token", [True, 1.5, {"a": 1}], ids=repr)
 async def test_invalid_token_is_ignored(token: Any) -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         worker.report(1)
@@ -136,7 +136,7 @@ async def test_invalid_token_is_ignored(token: Any) -> None:
 
 @pytest.mark.row("PRG-03", "N13")
 async def test_progress_after_response_is_dropped_and_reported() -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         worker.finish()
@@ -148,7 +148,7 @@ async def test_progress_after_response_is_dropped_and_reported() -> None:
 
 @pytest.mark.row("N13")
 async def test_unknown_client_token_is_ignored_and_reported() -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         peer.notify("notifications/progress", {"progressToken": 99, "progress": 1})
@@ -229,7 +229,7 @@ async def test_thread_progress_precedes_result() -> None:
 
 @pytest.mark.row("PRG-02")
 async def test_message_is_omitted_in_2024_11_05() -> None:
-    worker = Worker()
+    worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize("2024-11-05")
         worker.report(1, 2, "half")
@@ -245,7 +245,7 @@ async def test_message_is_omitted_in_2024_11_05() -> None:
 @pytest.mark.parametrize("token", ["t", None])
 async def test_progress_renews_deadline_without_token(token: str | None) -> None:
     clock = ManualClock()
-    worker = Worker(clock=clock)
+    worker = ProgressServer(clock=clock)
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         call = peer.call("tools/call", call_params("work", token))
@@ -261,7 +261,7 @@ async def test_progress_renews_deadline_without_token(token: str | None) -> None
 @pytest.mark.row("X07")
 async def test_call_without_progress_times_out_after_a_minute() -> None:
     clock = ManualClock()
-    worker = Worker(clock=clock)
+    worker = ProgressServer(clock=clock)
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         call = peer.call("tools/call", call_params("work"))
@@ -281,7 +281,7 @@ async def test_call_without_progress_times_out_after_a_minute() -> None:
 @pytest.mark.row("X07")
 async def test_longest_call_limits_progressing_call() -> None:
     clock = ManualClock()
-    worker = Worker(clock=clock, settings=Settings(longest_call=100))
+    worker = ProgressServer(clock=clock, settings=Settings(longest_call=100))
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
         call = peer.call("tools/call", call_params("work", "t"))

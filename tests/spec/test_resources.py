@@ -47,7 +47,7 @@ def documents() -> Server:
     return server
 
 
-def told(revision: str, own: dict[str, Any]) -> dict[str, Any]:
+def expected_listing(revision: str, own: dict[str, Any]) -> dict[str, Any]:
     """The listing of a resource with all members that a revision has."""
     found: dict[str, Any] = {**own, "mimeType": "text/markdown"}
     found["annotations"] = {"audience": ["user", "assistant"], "priority": 0.8}
@@ -66,7 +66,7 @@ async def test_resource_fields_depend_on_the_revision(revision: str) -> None:
         await peer.initialize(revision)
         listed = await peer.result("resources/list")
     own = {"uri": "doc://readme", "name": "readme", "description": "Start here.", "size": 4}
-    assert listed == {"resources": [told(revision, own), {"uri": "doc://bare", "name": "doc://bare"}]}
+    assert listed == {"resources": [expected_listing(revision, own), {"uri": "doc://bare", "name": "doc://bare"}]}
 
 
 @pytest.mark.row("R07")
@@ -76,7 +76,7 @@ async def test_template_fields_depend_on_the_revision(revision: str) -> None:
         await peer.initialize(revision)
         listed = await peer.result("resources/templates/list")
     own = {"uriTemplate": "doc://{chapter}/{page}", "name": "page", "description": "Any page."}
-    assert listed == {"resourceTemplates": [told(revision, own)]}
+    assert listed == {"resourceTemplates": [expected_listing(revision, own)]}
 
 
 @pytest.mark.row("RES-01")

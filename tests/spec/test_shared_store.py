@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.processes import PATIENCE
-from tests.spec.durable_server import Peer, Process, Stream
-from tests.spec.server_group import Branch, RoundRobin, branches
+from tests.spec.durable_server import ServerProcess, SessionPeer, Stream
+from tests.spec.server_group import GroupServer, RoundRobin, server_group
 
 from trunkline import Client
 from trunkline.protocol.revisions import Revision
@@ -29,26 +29,26 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.fixture(params=["sqlite", "valkey"])
-async def three(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Branch]]:
+async def three(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[GroupServer]]:
     """Three servers on one store of either kind."""
-    async with branches(request.param, tmp_path) as made:
+    async with server_group(request.param, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[list[Branch]]:
+async def pair(tmp_path: Path) -> AsyncIterator[list[GroupServer]]:
     """Two servers on one file."""
-    async with branches("sqlite", tmp_path, 2) as made:
+    async with server_group("sqlite", tmp_path, 2) as made:
         yield made
 
 
-async def everywhere(http: aiohttp.ClientSession, urls: list[str], capabilities: Any = None) -> list[Peer]:
+async def everywhere(http: aiohttp.ClientSession, urls: list[str], capabilities: Any = None) -> list[SessionPeer]:
     """One client with a session from the first address, at each of the addresses."""
-    first = await Peer(http, urls[0]).open(capabilities)
+    first = await SessionPeer(http, urls[0]).open(capabilities)
     return [first, *(first.at(url) for url in urls[1:])]
 
 
-def urls_of(made: list[Branch]) -> list[str]:
+def urls_of(made: list[GroupServer]) -> list[str]:
     return [branch.url for branch in made]
 
 
@@ -60,7 +60,7 @@ def text_of(answer: Any) -> str:
 
 
 @pytest.mark.row("D03")
-async def test_session_works_through_any_process(three: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_session_works_through_any_process(three: list[GroupServer], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(three), ASKS)
     for peer in peers * 2:
         assert text_of(await peer.tool("add", a=1, b=2)) == "3"
@@ -75,7 +75,7 @@ async def test_session_works_through_any_process(three: list[Branch], http: aioh
     for peer in peers:
         assert "result" in await peer.call("resources/subscribe", {"uri": NOTE})
     async with peers[1].stream() as stream:
-        other = await Peer(http, three[2].url).open()
+        other = await SessionPeer(http, three[2].url).open()
         await other.tool("change", uri=NOTE)
         assert await stream.messages(1) == [UPDATED]
 
@@ -94,7 +94,7 @@ async def test_session_works_through_any_process(three: list[Branch], http: aioh
     ],
 )
 async def test_question_of_one_process_is_answered_through_another(
-    three: list[Branch], http: aiohttp.ClientSession, tool: str, result: Any, text: str
+    three: list[GroupServer], http: aiohttp.ClientSession, tool: str, result: Any, text: str
 ) -> None:
     peers = await everywhere(http, urls_of(three), ASKS)
     async with peers[1].post("tools/call", {"name": tool}) as response:
@@ -107,7 +107,7 @@ async def test_question_of_one_process_is_answered_through_another(
 
 
 @pytest.mark.row("D03")
-async def test_call_is_cancelled_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_call_is_cancelled_through_another_process(pair: list[GroupServer], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     params = {"name": "waits", "_meta": {"progressToken": "t"}}
     async with peers[1].post("tools/call", params, ident=77) as response:
@@ -120,7 +120,7 @@ async def test_call_is_cancelled_through_another_process(pair: list[Branch], htt
 
 
 @pytest.mark.row("D10")
-async def test_stream_is_resumed_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_stream_is_resumed_through_another_process(pair: list[GroupServer], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     params = {"name": "waits", "_meta": {"progressToken": "t"}}
     async with peers[0].post("tools/call", params) as response:
@@ -131,9 +131,9 @@ async def test_stream_is_resumed_through_another_process(pair: list[Branch], htt
 
 
 @pytest.mark.row("D03")
-async def test_task_is_followed_through_any_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_task_is_followed_through_any_process(pair: list[GroupServer], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
-    other = await Peer(http, pair[1].url).open()
+    other = await SessionPeer(http, pair[1].url).open()
     for asking, looking in ((peers[1], peers[0]), (peers[0], peers[1]), (other, other.at(pair[0].url))):
         asked = {"name": "later", "arguments": {"text": "x"}, "task": {}}
         task = (await asking.call("tools/call", asked))["result"]["task"]["taskId"]
@@ -142,7 +142,9 @@ async def test_task_is_followed_through_any_process(pair: list[Branch], http: ai
     assert sum(branch.calls for branch in pair) == 3
 
 
-async def test_concurrent_requests_get_their_own_responses(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_concurrent_requests_get_their_own_responses(
+    pair: list[GroupServer], http: aiohttp.ClientSession
+) -> None:
     sessions = [await everywhere(http, urls) for urls in (urls_of(pair), urls_of(pair)[::-1]) for _ in range(3)]
     work = [(peer, number) for number in range(10) for peers in sessions for peer in peers]
     answers = await asyncio.gather(*(peer.tool("add", a=number, b=index) for index, (peer, number) in enumerate(work)))
@@ -154,7 +156,7 @@ async def test_concurrent_requests_get_their_own_responses(pair: list[Branch], h
 
 @pytest.mark.row("D03")
 @pytest.mark.parametrize("revision", [revision.value for revision in Revision])
-async def test_clients_of_all_revisions_see_one_server(three: list[Branch], revision: str) -> None:
+async def test_clients_of_all_revisions_see_one_server(three: list[GroupServer], revision: str) -> None:
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(RoundRobin(urls_of(three)).open())
         client = await stack.enter_async_context(
@@ -186,7 +188,7 @@ async def test_clients_of_all_revisions_see_one_server(three: list[Branch], revi
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Any:
-    made = [Process(tmp_path / "many") for _ in range(3)]
+    made = [ServerProcess(tmp_path / "many") for _ in range(3)]
     yield made
     for process in made:
         process.end()
@@ -194,7 +196,7 @@ def processes(tmp_path: Path) -> Any:
 
 @pytest.mark.row("D08")
 async def test_session_continues_after_its_holder_is_killed(
-    processes: list[Process], http: aiohttp.ClientSession
+    processes: list[ServerProcess], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, [process.url for process in processes])
     for peer in peers:
@@ -223,7 +225,7 @@ async def test_session_continues_after_its_holder_is_killed(
 
 @pytest.mark.row("D08")
 async def test_client_continues_after_its_front_process_is_killed(
-    processes: list[Process], http: aiohttp.ClientSession
+    processes: list[ServerProcess], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, [process.url for process in processes], {"roots": {}})
     async with peers[1].post("tools/call", {"name": "ask"}, ident=5) as response:
@@ -237,7 +239,7 @@ async def test_client_continues_after_its_front_process_is_killed(
     assert (result["id"], text_of(result)) == (5, "file:///here")
 
 
-async def lost(peer: Peer, tool: str) -> tuple[int, str]:
+async def lost(peer: SessionPeer, tool: str) -> tuple[int, str]:
     """The status and the error kind for a lost call."""
     async with peer.post("tools/call", {"name": tool}) as response:
         return response.status, (await response.json())["error"]["data"]["kind"]

@@ -30,7 +30,7 @@ def steps(observer: RecordingObserver, kind: type[Fact] = ShutdownStep) -> list[
     return [fact.step for fact in observer.facts if isinstance(fact, kind)]  # type: ignore[attr-defined]
 
 
-class Heard(RecordingObserver):
+class ShutdownLog(RecordingObserver):
     """A channel that reports when it drains, and logs the relevant calls."""
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class Heard(RecordingObserver):
             self.log.append(type(fact).__name__)
 
 
-class House(busy_server.House):
+class RunningServer(busy_server.BusyServer):
     """A server with a tool that blocks, and a log of its shutdown."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:
-        self.heard = Heard()
-        super().__init__(store, settings=settings, observers=[self.heard])
+        self.observer = ShutdownLog()
+        super().__init__(store, settings=settings, observers=[self.observer])
 
 
 # --- in stages ----------------------------------------------------------------------------------
@@ -61,29 +61,29 @@ class House(busy_server.House):
 
 @pytest.mark.row("D11", "F27")
 async def test_shutdown_runs_five_stages_in_order() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        assert await house.server.shutdown() == ()
+        assert await subject.server.shutdown() == ()
         assert peer.closed is not None
-    assert steps(house.heard) == STAGES == list(EXIT_CODES)
+    assert steps(subject.observer) == STAGES == list(EXIT_CODES)
 
 
 @pytest.mark.row("D11")
 async def test_each_stage_does_its_work() -> None:
-    house = House()
-    log = house.heard.log
-    house.server.on_last_unsubscribed(lambda uri: log.append(f"unwatched {uri}"))
-    house.server.on_shutdown(lambda: log.append("cleanup"))
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    log = subject.observer.log
+    subject.server.on_last_unsubscribed(lambda uri: log.append(f"unwatched {uri}"))
+    subject.server.on_shutdown(lambda: log.append("cleanup"))
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
         await peer.result("resources/subscribe", {"uri": "memo://one"})
         ident = peer.call("tools/call", {"name": "waits"})
-        await house.begun.wait()
+        await subject.begun.wait()
         log.clear()
-        ending = asyncio.create_task(house.server.shutdown())
-        await house.heard.draining.wait()
-        house.go.set()
+        ending = asyncio.create_task(subject.server.shutdown())
+        await subject.observer.draining.wait()
+        subject.go.set()
         assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
         await ending
     assert log == [
@@ -100,50 +100,50 @@ async def test_each_stage_does_its_work() -> None:
 
 @pytest.mark.row("D12")
 async def test_drain_waits_for_running_requests_and_refuses_new_ones() -> None:
-    house = House(drain_timeout=30.0)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(drain_timeout=30.0)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
         ident = peer.call("tools/call", {"name": "waits"})
-        await house.begun.wait()
-        ending = asyncio.create_task(house.server.shutdown())
-        await house.heard.draining.wait()
+        await subject.begun.wait()
+        ending = asyncio.create_task(subject.server.shutdown())
+        await subject.observer.draining.wait()
         refused = await peer.error("tools/call", {"name": "quick"})
         assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
         refused = await peer.error("tools/call", enveloped(name="quick"))
         assert refused["code"] == 1008
         assert await peer.result("ping") == {}
-        house.go.set()
+        subject.go.set()
         assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
         assert await ending == ()
 
 
 @pytest.mark.row("D12")
 async def test_hanging_call_is_cancelled_and_its_stage_reported() -> None:
-    house = House(drain_timeout=0.05)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(drain_timeout=0.05)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
         peer.call("tools/call", {"name": "waits"})
-        await house.begun.wait()
-        assert await house.server.shutdown() == ("DrainPendingRequests",)
-    assert steps(house.heard) == STAGES
-    assert steps(house.heard, ShutdownOverran) == ["DrainPendingRequests"]
+        await subject.begun.wait()
+        assert await subject.server.shutdown() == ("DrainPendingRequests",)
+    assert steps(subject.observer) == STAGES
+    assert steps(subject.observer, ShutdownOverran) == ["DrainPendingRequests"]
 
 
 @pytest.mark.row("D11")
 async def test_session_persisted_during_shutdown_keeps_subscriptions(tmp_path: Path) -> None:
-    house = House(SqliteStore(tmp_path / "store"))
-    async with hosted(house.server) as host:
-        host.app = house.server.asgi()  # which makes sessions durable
+    subject = RunningServer(SqliteStore(tmp_path / "store"))
+    async with hosted(subject.server) as host:
+        host.app = subject.server.asgi()  # which makes sessions durable
         session = await host.session()
         await host.ask("POST", request("resources/subscribe", {"uri": "memo://one"}), mcp_session_id=session)
         waiting = host.begin("POST", request("tools/call", {"name": "waits"}, id=2), mcp_session_id=session)
-        await house.begun.wait()
-        ending = asyncio.create_task(house.server.shutdown())
-        await house.heard.draining.wait()
-        for connection in house.server.connections:
+        await subject.begun.wait()
+        ending = asyncio.create_task(subject.server.shutdown())
+        await subject.observer.draining.wait()
+        for connection in subject.server.connections:
             if connection.durable_session is not None:
                 connection.durable_session.touch()
-        house.go.set()
+        subject.go.set()
         assert (await waiting.finished()).json["result"]["content"][0]["text"] == "done"
         await ending
     store = SqliteStore(tmp_path / "store")
@@ -154,21 +154,21 @@ async def test_session_persisted_during_shutdown_keeps_subscriptions(tmp_path: P
 
 
 async def test_concurrent_shutdowns_share_one_sequence() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        await asyncio.gather(house.server.shutdown(), house.server.aclose(), house.server.shutdown())
-    assert steps(house.heard) == STAGES
+        await asyncio.gather(subject.server.shutdown(), subject.server.aclose(), subject.server.shutdown())
+    assert steps(subject.observer) == STAGES
 
 
 async def test_server_can_serve_again_after_shutdown() -> None:
-    house = House()
+    subject = RunningServer()
     for _ in range(2):
-        async with RawPeer(house.server) as peer:
+        async with RawPeer(subject.server) as peer:
             await peer.initialize()
             await peer.result("tools/call", {"name": "quick"})
-            await house.server.shutdown()
-    assert steps(house.heard) == STAGES * 2
+            await subject.server.shutdown()
+    assert steps(subject.observer) == STAGES * 2
 
 
 # --- cleanup ------------------------------------------------------------------------------------
@@ -176,36 +176,36 @@ async def test_server_can_serve_again_after_shutdown() -> None:
 
 @pytest.mark.row("D16")
 async def test_callbacks_run_in_reverse_and_survive_errors() -> None:
-    house = House()
+    subject = RunningServer()
     log: list[str] = []
 
-    @house.server.on_shutdown
+    @subject.server.on_shutdown
     async def first() -> None:
         log.append("first")
 
-    @house.server.on_shutdown
+    @subject.server.on_shutdown
     def second() -> None:
         log.append("second")
         raise ZeroDivisionError
 
-    house.server.on_shutdown(lambda: log.append("third"))
-    await house.server.shutdown()
+    subject.server.on_shutdown(lambda: log.append("third"))
+    await subject.server.shutdown()
     assert log == ["third", "second", "first"]
-    [failed] = [fact for fact in house.heard.facts if isinstance(fact, HandlerFailed)]
+    [failed] = [fact for fact in subject.observer.facts if isinstance(fact, HandlerFailed)]
     assert isinstance(failed.error, ZeroDivisionError)
     assert "second" in failed.method
 
 
 async def test_slow_callback_is_cancelled_and_the_store_closed() -> None:
     store = MemoryStore()
-    house = House(store, stage_timeout=1.0)  # more than other stages need
-    await house.server.start()
+    subject = RunningServer(store, stage_timeout=1.0)  # more than other stages need
+    await subject.server.start()
 
-    @house.server.on_shutdown
+    @subject.server.on_shutdown
     async def endless() -> None:
         await asyncio.Event().wait()
 
-    assert await house.server.shutdown() == ("Terminate",)
+    assert await subject.server.shutdown() == ("Terminate",)
     with pytest.raises(StoreUnavailable):
         await store.get("a/b")
 
@@ -467,29 +467,29 @@ def test_graceful_shutdown_leaves_no_dump(tmp_path: Path) -> None:
 
 @pytest.mark.row("D14")
 async def test_crash_without_folder_is_reported_without_a_dump(tmp_path: Path) -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        house.server.abort(ValueError("x"))
-        house.server.abort(KeyError("a second one is of no interest"))
-        await house.server.shutdown()
+        subject.server.abort(ValueError("x"))
+        subject.server.abort(KeyError("a second one is of no interest"))
+        await subject.server.shutdown()
         assert peer.closed is not None
-    assert steps(house.heard, CrashStep) == ["LogError", "PersistCrashDump", "Terminate"]
-    assert steps(house.heard) == []
-    assert [fact.file for fact in house.heard.facts if isinstance(fact, CrashStep)] == [None] * 3
-    assert isinstance(house.server.crash, ValueError)
+    assert steps(subject.observer, CrashStep) == ["LogError", "PersistCrashDump", "Terminate"]
+    assert steps(subject.observer) == []
+    assert [fact.file for fact in subject.observer.facts if isinstance(fact, CrashStep)] == [None] * 3
+    assert isinstance(subject.server.crash, ValueError)
 
 
 async def test_failing_handler_is_no_crash() -> None:
-    house = House()
+    subject = RunningServer()
 
-    @house.server.tool
+    @subject.server.tool
     async def breaks() -> str:
         raise ZeroDivisionError
 
-    async with RawPeer(house.server) as peer:
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
         await peer.result("tools/call", {"name": "breaks"})
-        assert house.server.crash is None
-        await house.server.shutdown()
-    assert steps(house.heard, CrashStep) == []
+        assert subject.server.crash is None
+        await subject.server.shutdown()
+    assert steps(subject.observer, CrashStep) == []

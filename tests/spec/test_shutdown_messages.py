@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.attacks.raw import INITIALIZED, Answer, Caller, begin, call, initialize, request, tool
 from tests.modern import enveloped, labels
-from tests.spec.test_shutdown import House
+from tests.spec.test_shutdown import RunningServer
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.off_the_record  # bytes of ours
 LISTEN = enveloped(notifications={"toolsListChanged": True})
 
 
-class Lines:
+class LineClient:
     """A client on a socket, with one message per line."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,20 +34,20 @@ class Lines:
         return json.loads(await self._reader.readline())
 
 
-class Ending:
+class EndingServer:
     """A server on HTTP and TCP that shuts down on request, but not before `go`."""
 
     def __init__(self, stack: AsyncExitStack, **settings: Any) -> None:
-        self.house = House(**settings)
+        self.subject = RunningServer(**settings)
         self.port = self.tcp = 0
         self._stack = stack
         self._ending: asyncio.Task[tuple[str, ...]] | None = None
 
-    async def listen(self) -> "Ending":
-        places = [await self.house.server.listen(place) for place in ("http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0")]
+    async def listen(self) -> "EndingServer":
+        places = [await self.subject.server.listen(place) for place in ("http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0")]
         self.port, self.tcp = (int(place.address.rpartition(":")[2].partition("/")[0]) for place in places)
         await self.caller_at(self.port, call("tools/call", {"name": "waits"}), await begin(self.port))
-        await self.house.begun.wait()
+        await self.subject.begun.wait()
         return self
 
     async def caller(self, port: int) -> Caller:
@@ -60,24 +60,24 @@ class Ending:
         return caller
 
     async def begins(self) -> None:
-        self._ending = asyncio.create_task(self.house.server.shutdown())
-        await self.house.heard.draining.wait()
+        self._ending = asyncio.create_task(self.subject.server.shutdown())
+        await self.subject.observer.draining.wait()
 
     async def ends(self) -> tuple[str, ...]:
-        self.house.go.set()
+        self.subject.go.set()
         assert self._ending is not None
         return await self._ending
 
 
 @asynccontextmanager
-async def ending(**settings: Any) -> AsyncIterator[Ending]:
+async def ending(**settings: Any) -> AsyncIterator[EndingServer]:
     async with AsyncExitStack() as stack:
-        made = Ending(stack, **settings)
+        made = EndingServer(stack, **settings)
         try:
             yield await made.listen()
         finally:
-            made.house.go.set()
-            await made.house.server.aclose()
+            made.subject.go.set()
+            await made.subject.server.aclose()
 
 
 async def asked(caller: Caller, message: Any, **headers: Any) -> Answer:
@@ -130,7 +130,7 @@ async def test_shutdown_answers_open_listen_requests() -> None:
         assert (await over_http.head()).status == 200
         heard = over_http.messages()
         assert (await anext(heard))["method"] == "notifications/subscriptions/acknowledged"
-        async with RawPeer(server.house.server) as peer:
+        async with RawPeer(server.subject.server) as peer:
             ident = peer.call("subscriptions/listen", LISTEN)
             assert (await peer.receive())["method"] == "notifications/subscriptions/acknowledged"
             await server.begins()
@@ -182,7 +182,7 @@ async def test_websocket_call_is_answered_before_the_close() -> None:
 async def test_socket_shutdown_refuses_requests_then_closes() -> None:
     async with ending() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.tcp)
-        peer = Lines(reader, writer)
+        peer = LineClient(reader, writer)
         assert "result" in await peer.asked(initialize())
         peer.say(INITIALIZED)
         assert (await peer.asked(call("ping")))["result"] == {}

@@ -25,7 +25,7 @@ NOTICE = {"jsonrpc": "2.0", "method": "shutdown"}
 NAMES = ["shutdown", "notifications/shutdown"]
 
 
-class House(busy_server.House):
+class RunningServer(busy_server.BusyServer):
     """A server for clients of the founding documents, with a tool that blocks."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:
@@ -53,76 +53,76 @@ async def ended(peer: RawPeer) -> None:
 
 @pytest.mark.row("L28", "D18", "X31")
 async def test_shutdown_request_drains_replies_and_closes() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        waiting = await house.busy(peer)
+        waiting = await subject.busy(peer)
         asked = peer.call("shutdown")
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
         assert (await peer.error("tools/call", enveloped(name="quick")))["code"] == 1008
         assert (await peer.error("shutdown"))["code"] == 1008  # it is under way
         assert await peer.result("ping") == {}
-        await house.unwatched.wait()
-        house.go.set()
+        await subject.unwatched.wait()
+        subject.go.set()
         answers = [await peer.receive(), await peer.receive()]
         assert [answer["id"] for answer in answers] == [waiting, asked]
         assert answers[1]["result"] == {}
         await ended(peer)
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("L28", "D18")
 @pytest.mark.parametrize("name", NAMES)
 async def test_shutdown_notification_does_the_same(name: str) -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        waiting = await house.busy(peer)
+        waiting = await subject.busy(peer)
         peer.notify(name)
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
-        await house.unwatched.wait()
-        house.go.set()
+        await subject.unwatched.wait()
+        subject.go.set()
         assert (await peer.answer_to(waiting))["result"]["content"][0]["text"] == "done"
         await ended(peer)
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("L28")
 async def test_shutdown_request_does_not_affect_other_clients() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer, RawPeer(house.server) as other:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer, RawPeer(subject.server) as other:
         await peer.initialize()
         await other.initialize()
         await other.result("resources/subscribe", {"uri": "memo://one"})
         assert await peer.result("shutdown") == {}
         await ended(peer)
-        house.server.notify_updated("memo://one")
+        subject.server.notify_updated("memo://one")
         assert (await other.receive())["method"] == "notifications/resources/updated"
         await other.result("tools/call", {"name": "quick"})
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("L28")
 async def test_hanging_call_is_cancelled_before_the_reply() -> None:
-    house = House(drain_timeout=0.05)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(drain_timeout=0.05)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        await house.busy(peer)
+        await subject.busy(peer)
         assert await peer.result("shutdown") == {}
         await ended(peer)
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("L28")
 async def test_server_shutdown_answers_a_pending_shutdown_request() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        waiting = await house.busy(peer)
+        waiting = await subject.busy(peer)
         asked = peer.call("shutdown")
-        ending = asyncio.create_task(house.server.shutdown())
-        await house.server.stopping()
-        house.go.set()
+        ending = asyncio.create_task(subject.server.shutdown())
+        await subject.server.stopping()
+        subject.go.set()
         assert "result" in await peer.answer_to(waiting)
         assert (await peer.answer_to(asked))["result"] == {}
         assert await ending == ()
@@ -131,30 +131,30 @@ async def test_server_shutdown_answers_a_pending_shutdown_request() -> None:
 @pytest.mark.row("L28")
 @pytest.mark.parametrize("wait", [True, False])
 async def test_shutdown_request_works_while_paused_or_busy(wait: bool) -> None:
-    house = House(max_calls=1)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(max_calls=1)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        await house.busy(peer)
-        house.server.pause(wait=wait)
+        await subject.busy(peer)
+        subject.server.pause(wait=wait)
         asked = peer.call("shutdown")
         assert await peer.quiet() == []
-        house.go.set()
+        subject.go.set()
         assert (await peer.answer_to(asked))["result"] == {}
         await ended(peer)
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("L28")
 async def test_shutdown_request_is_not_queued() -> None:
-    house = House(max_calls=1)
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer(max_calls=1)
+    async with RawPeer(subject.server) as peer:
         await peer.initialize()
-        await house.busy(peer)
+        await subject.busy(peer)
         asked = peer.call("shutdown")
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
-        house.go.set()
+        subject.go.set()
         assert (await peer.answer_to(asked))["result"] == {}
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 @pytest.mark.row("L28", "X31")
@@ -172,19 +172,19 @@ async def test_shutdown_method_needs_the_profile() -> None:
 
 @pytest.mark.row("X31")
 async def test_shutdown_method_does_not_exist_in_the_modern_era() -> None:
-    house = House()
-    async with RawPeer(house.server) as peer:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
         assert (await peer.error("shutdown", enveloped()))["code"] == -32601
-    await house.server.aclose()
+    await subject.server.aclose()
 
 
 # --- over HTTP ----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def two_sessions(house: House) -> AsyncIterator[tuple[Host, str, str]]:
-    async with hosted(house.server) as host:
-        host.app = house.server.asgi()  # sessions are durable if the store is
+async def two_sessions(subject: RunningServer) -> AsyncIterator[tuple[Host, str, str]]:
+    async with hosted(subject.server) as host:
+        host.app = subject.server.asgi()  # sessions are durable if the store is
         yield host, await host.session(), await host.session()
 
 
@@ -204,8 +204,8 @@ async def say_shutdown(host: Host, session: str, how: str) -> None:
 @pytest.mark.parametrize("how", ["request", "notification"])
 @pytest.mark.parametrize("kept", [True, False])
 async def test_http_shutdown_request_ends_only_its_session(how: str, kept: bool, tmp_path: Path) -> None:
-    house = House(SqliteStore(tmp_path / "store") if kept else None)
-    async with two_sessions(house) as (host, mine, other):
+    subject = RunningServer(SqliteStore(tmp_path / "store") if kept else None)
+    async with two_sessions(subject) as (host, mine, other):
         stream = host.begin("GET", mcp_session_id=mine)
         await say_shutdown(host, mine, how)
         answer = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=mine)
@@ -222,22 +222,22 @@ async def test_http_shutdown_request_ends_only_its_session(how: str, kept: bool,
 
 @pytest.mark.row("L28")
 async def test_http_shutdown_request_drains_before_the_reply() -> None:
-    house = House()
-    async with two_sessions(house) as (host, mine, _):
+    subject = RunningServer()
+    async with two_sessions(subject) as (host, mine, _):
         waiting = host.begin("POST", request("tools/call", {"name": "waits"}, id=1), mcp_session_id=mine)
-        await house.begun.wait()
+        await subject.begun.wait()
         asked = host.begin("POST", request("shutdown", id=2), mcp_session_id=mine)
         refused = await host.ask("POST", request("tools/call", {"name": "quick"}, id=3), mcp_session_id=mine)
         assert refused.json["error"]["code"] == 1008
-        house.go.set()
+        subject.go.set()
         assert (await waiting.finished()).json["result"]["content"][0]["text"] == "done"
         assert (await asked.finished()).json["result"] == {}
 
 
 @pytest.mark.row("L28")
 async def test_ended_session_frees_its_quota() -> None:
-    house = House(max_sessions=2)
-    async with two_sessions(house) as (host, mine, _):
+    subject = RunningServer(max_sessions=2)
+    async with two_sessions(subject) as (host, mine, _):
         await say_shutdown(host, mine, "request")
         await host.session()
 

@@ -168,15 +168,15 @@ async def test_environment_is_inherited_without_secrets(monkeypatch: pytest.Monk
 
 
 async def test_exit_is_reported_after_the_last_messages() -> None:
-    await until_death_is_told()
+    await seconds_until_death_reported()
 
 
 @pytest.mark.long
 async def test_exit_is_reported_within_a_quarter_second() -> None:
-    await soon(until_death_is_told, 0.25)
+    await soon(seconds_until_death_reported, 0.25)
 
 
-async def until_death_is_told() -> float:
+async def seconds_until_death_reported() -> float:
     """Return how long it takes until the death of the process is reported."""
     async with started("[say(number=n) for n in range(1000)]; say(pid=os.getpid()); sys.stdin.read()") as child:
         os.kill(await child.has_said("pid"), signal.SIGKILL)

@@ -17,7 +17,7 @@ def is_about(message: Any, method: str) -> bool:
     return message.get("method") == method
 
 
-async def heard(peer: RawPeer, method: str) -> Any:
+async def next_message(peer: RawPeer, method: str) -> Any:
     """The next message with a method."""
     while not is_about(message := await peer.receive(), method):
         pass
@@ -57,7 +57,7 @@ async def test_no_notification_precedes_the_reply_that_names_the_task(surrounded
 # --- input requests on tasks/get ---------------------------------------------------------------------
 
 
-class Asking:
+class AskingServer:
     """A server whose tool requests input."""
 
     def __init__(self, **options: Any) -> None:
@@ -71,11 +71,11 @@ class Asking:
         """The id of a task that has requested input."""
         await peer.initialize(capabilities={"elicitation": {}})
         task = (await peer.result("tools/call", {"name": "asks", "task": {}}))["task"]
-        await heard(peer, "notifications/tasks/status")
+        await next_message(peer, "notifications/tasks/status")
         return {"taskId": task["taskId"]}
 
 
-async def looked(peer: RawPeer, task: Any) -> list[Any]:
+async def messages_with_get(peer: RawPeer, task: Any) -> list[Any]:
     """The messages that accompany tasks/get."""
     assert (await peer.result("tasks/get", task))["status"] == "input_required"
     return await peer.quiet()
@@ -83,64 +83,64 @@ async def looked(peer: RawPeer, task: Any) -> list[Any]:
 
 @pytest.mark.row("TSK-09", "TSK-22")
 async def test_polling_client_gets_a_repeated_question_as_request() -> None:
-    asking = Asking()
+    asking = AskingServer()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
-        assert await looked(peer, task) == []
-        [question] = await looked(peer, task)
+        assert await messages_with_get(peer, task) == []
+        [question] = await messages_with_get(peer, task)
         assert is_about(question, "elicitation/create")
         assert question["params"]["_meta"] == {RELATED: task}
-        assert await looked(peer, task) == []  # once
+        assert await messages_with_get(peer, task) == []  # once
         peer.reply(question, {"action": "decline"})
-        await heard(peer, "notifications/tasks/status")
+        await next_message(peer, "notifications/tasks/status")
         result = await peer.result("tasks/result", task)
         assert result["structuredContent"] == {"result": "decline"}
 
 
 @pytest.mark.row("TSK-09")
 async def test_waiting_client_gets_the_question_instead_of_polling_one() -> None:
-    asking = Asking()
+    asking = AskingServer()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
-        await looked(peer, task)
-        [first] = await looked(peer, task)
+        await messages_with_get(peer, task)
+        [first] = await messages_with_get(peer, task)
         waiting = peer.call("tasks/result", task)
         said = [await peer.receive() for _ in range(2)]
         [second] = [message for message in said if is_about(message, "elicitation/create")]
         [withdrawn] = [message for message in said if is_about(message, "notifications/cancelled")]
         assert withdrawn["params"]["requestId"] == first["id"] != second["id"]
-        assert await looked(peer, task) == []  # a caller waits
-        assert await looked(peer, task) == []
+        assert await messages_with_get(peer, task) == []  # a caller waits
+        assert await messages_with_get(peer, task) == []
         peer.reply(second, {"action": "accept", "content": {}})
         assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "accept"}
 
 
 async def test_unanswered_question_stays_open_and_is_sent_again() -> None:
     clock = ManualClock()
-    asking = Asking(clock=clock, settings=Settings(task_lease=600, person_timeout=60))
+    asking = AskingServer(clock=clock, settings=Settings(task_lease=600, person_timeout=60))
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
-        await looked(peer, task)
-        [first] = await looked(peer, task)
+        await messages_with_get(peer, task)
+        [first] = await messages_with_get(peer, task)
         clock.advance(61)
-        assert (await heard(peer, "notifications/cancelled"))["params"]["requestId"] == first["id"]
+        assert (await next_message(peer, "notifications/cancelled"))["params"]["requestId"] == first["id"]
         await peer.quiet()
-        [second] = await looked(peer, task)
+        [second] = await messages_with_get(peer, task)
         assert second["id"] != first["id"]
         peer.reply(second, {"action": "cancel"})
-        await heard(peer, "notifications/tasks/status")
+        await next_message(peer, "notifications/tasks/status")
 
 
 async def test_question_goes_to_the_next_connection_after_disconnect() -> None:
-    asking = Asking()
+    asking = AskingServer()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
-        await looked(peer, task)
-        await looked(peer, task)
+        await messages_with_get(peer, task)
+        await messages_with_get(peer, task)
     async with RawPeer(asking.server) as again:
         await again.initialize(capabilities={"elicitation": {}})
-        assert await looked(again, task) == []
-        [question] = await looked(again, task)
+        assert await messages_with_get(again, task) == []
+        [question] = await messages_with_get(again, task)
         again.reply(question, {"action": "decline"})
         assert (await again.result("tasks/result", task))["structuredContent"] == {"result": "decline"}
 
@@ -157,11 +157,11 @@ async def test_settled_question_is_withdrawn() -> None:
         await peer.initialize(capabilities={"elicitation": {}})
         task = {"taskId": (await peer.result("tools/call", {"name": "asks_twice", "task": {}}))["task"]["taskId"]}
         await peer.quiet()
-        await looked(peer, task)
-        questions = {question["params"]["message"]: question for question in await looked(peer, task)}
+        await messages_with_get(peer, task)
+        questions = {question["params"]["message"]: question for question in await messages_with_get(peer, task)}
         peer.reply(questions["1?"], {"action": "decline"})
-        assert await looked(peer, task) == []
+        assert await messages_with_get(peer, task) == []
         assert (await peer.result("tasks/cancel", task))["status"] == "cancelled"
         assert (await peer.result("tasks/get", task))["status"] == "cancelled"
-        withdrawn = await heard(peer, "notifications/cancelled")
+        withdrawn = await next_message(peer, "notifications/cancelled")
         assert withdrawn["params"]["requestId"] == questions["2?"]["id"]

@@ -118,7 +118,7 @@ server.run()
 """
 
 
-class LookedAt(SqliteStore):
+class CountingStore(SqliteStore):
     """A store that counts how often its process scans for lost tasks."""
 
     looks = 0
@@ -129,7 +129,7 @@ class LookedAt(SqliteStore):
 
 
 async def test_task_of_a_paused_and_killed_creator_is_finished(tmp_path: Path) -> None:
-    store = LookedAt(tmp_path / "store")
+    store = CountingStore(tmp_path / "store")
     other = Server("other", store=store, observers=[], settings=Settings(task_lease=0.2))
 
     @other.tool(task=TaskPolicy(recovery="restart"))
@@ -231,7 +231,7 @@ def progress_in(said: list[Any]) -> dict[str, list[float]]:
 
 # --- a suspended lease holder ------------------------------------------------------------------------
 
-STANDS_STILL = """
+SUSPENDED = """
 import asyncio, json, sys, time
 from pathlib import Path
 from trunkline import Context, Server, Settings, TaskPolicy
@@ -272,7 +272,7 @@ server.run()
 
 async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> None:
     """It takes a second: a process is suspended until its lease has expired."""
-    with StdioPeer(STANDS_STILL, str(tmp_path)) as still:
+    with StdioPeer(SUSPENDED, str(tmp_path)) as still:
         await asyncio.to_thread(still.initialize, capabilities={"elicitation": {}})
         asked = {"name": "work", "task": {}, "_meta": {"progressToken": "t"}}
         task = (await asyncio.to_thread(still.result, "tools/call", asked))["task"]

@@ -23,7 +23,7 @@ class Sure:
     sure: bool
 
 
-class Work:
+class TaskServer:
     """A server with tools that run until the test releases them."""
 
     def __init__(self, **options: Any) -> None:
@@ -86,7 +86,7 @@ async def ended(peer: RawPeer, task: Any) -> Any:
 
 @pytest.mark.row("TSK-06", "J16")
 async def test_augmented_call_runs_as_task_and_result_is_fetched() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         declared = (await peer.initialize())["capabilities"]["tasks"]
         assert declared == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
@@ -110,7 +110,7 @@ async def test_augmented_call_runs_as_task_and_result_is_fetched() -> None:
 
 @pytest.mark.row("TSK-07", "J01")
 async def test_task_ids_are_unique_and_reply_precedes_the_end() -> None:
-    work = Work(settings=Settings(max_tasks=2000, max_tasks_per_principal=None))
+    work = TaskServer(settings=Settings(max_tasks=2000, max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         names = {(await call(peer, "work"))["taskId"] for _ in range(1000)}
@@ -120,7 +120,7 @@ async def test_task_ids_are_unique_and_reply_precedes_the_end() -> None:
 
 @pytest.mark.row("TSK-15", "J10")
 async def test_each_status_change_is_notified_once() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
         task = await call(peer, "asks")
@@ -138,7 +138,7 @@ async def test_each_status_change_is_notified_once() -> None:
 
 @pytest.mark.row("TSK-09")
 async def test_question_goes_to_the_waiting_client_with_related_task() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
         for name in ("asks", "on_a_thread"):
@@ -155,7 +155,7 @@ async def test_question_goes_to_the_waiting_client_with_related_task() -> None:
 
 
 async def test_refused_question_is_an_error_in_the_task() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
         task = await call(peer, "asks")
@@ -170,7 +170,7 @@ async def test_refused_question_is_an_error_in_the_task() -> None:
 
 @pytest.mark.row("TSK-18")
 async def test_error_result_is_a_failed_task_with_its_result() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         task = await call(peer, "fails")
@@ -183,7 +183,7 @@ async def test_error_result_is_a_failed_task_with_its_result() -> None:
 
 @pytest.mark.row("TSK-12")
 async def test_task_error_equals_the_error_of_the_request() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         task = await call(peer, "errs")
@@ -194,7 +194,7 @@ async def test_task_error_equals_the_error_of_the_request() -> None:
 
 @pytest.mark.row("TSK-17", "J05")
 async def test_cancel_stops_the_work_before_it_is_answered() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         task = await call(peer, "work")
@@ -207,7 +207,7 @@ async def test_cancel_stops_the_work_before_it_is_answered() -> None:
 
 @pytest.mark.row("TSK-17", "TSK-19", "J12")
 async def test_ended_or_unknown_task_cannot_be_cancelled() -> None:
-    work = Work()
+    work = TaskServer()
     work.go_on.set()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -224,7 +224,7 @@ async def test_ended_or_unknown_task_cannot_be_cancelled() -> None:
 @pytest.mark.row("TSK-04", "TSK-05")
 @pytest.mark.parametrize(("name", "task"), [("never_a_task", {}), ("only_a_task", None)])
 async def test_tool_is_called_as_its_task_support_allows(name: str, task: Any) -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         await peer.initialize()
         asked = {"name": name} if task is None else {"name": name, "task": task}
         assert (await peer.error("tools/call", asked))["code"] == -32601
@@ -245,7 +245,7 @@ async def test_task_field_is_ignored_without_task_capability() -> None:
 
 
 async def test_tools_list_shows_task_support() -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         await peer.initialize()
         tools = {tool["name"]: tool for tool in (await peer.result("tools/list"))["tools"]}
         assert tools["work"]["execution"] == {"taskSupport": "optional"}
@@ -254,7 +254,7 @@ async def test_tools_list_shows_task_support() -> None:
 
 
 async def test_invalid_arguments_are_refused_before_creation() -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         await peer.initialize()
         error = await peer.error("tools/call", {"name": "work", "arguments": {"text": 5}, "task": {}})
         assert error["code"] == -32602
@@ -263,7 +263,7 @@ async def test_invalid_arguments_are_refused_before_creation() -> None:
 
 @pytest.mark.row("TSK-16", "TSK-20", "J02")
 async def test_list_shows_own_tasks_in_pages_oldest_first() -> None:
-    work = Work(settings=Settings(max_tasks_per_principal=None))
+    work = TaskServer(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
         await peer.initialize()
         await other.initialize()
@@ -279,7 +279,7 @@ async def test_list_shows_own_tasks_in_pages_oldest_first() -> None:
 
 @pytest.mark.row("TSK-20")
 async def test_task_of_another_principal_is_unknown() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server, principal="ann") as ann, RawPeer(work.server, principal="bob") as bob:
         await ann.initialize()
         await bob.initialize()
@@ -297,7 +297,7 @@ async def test_task_of_another_principal_is_unknown() -> None:
 @pytest.mark.row("J13", "Q06")
 @pytest.mark.parametrize("settings", [Settings(max_tasks=1), Settings(max_tasks_per_principal=1)])
 async def test_task_limit_is_enforced(settings: Settings) -> None:
-    work = Work(settings=settings)
+    work = TaskServer(settings=settings)
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         task = await call(peer, "work")
@@ -333,7 +333,7 @@ async def test_timed_out_task_fails_and_its_work_is_cancelled() -> None:
 @pytest.mark.row("TSK-10", "J15")
 async def test_task_expires_after_its_ttl() -> None:
     clock = ManualClock()
-    work = Work(clock=clock, settings=Settings(task_ttl=3600, max_task_ttl=7200, task_lease=600))
+    work = TaskServer(clock=clock, settings=Settings(task_ttl=3600, max_task_ttl=7200, task_lease=600))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         usual, long = await call(peer, "work"), await call(peer, "work", {"ttl": 10**9})
@@ -372,7 +372,7 @@ async def test_progress_uses_the_request_token_until_the_task_ends() -> None:
 
 
 async def test_task_continues_after_its_client_disconnects() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         task = await call(peer, "work")
@@ -408,7 +408,7 @@ async def look(peer: RawPeer, task: Any, *, until: str | None = None) -> Any:
 
 @pytest.mark.row("TXE-01", "TXE-05", "TXE-08")
 async def test_extension_client_gets_a_task() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         found = (await modern(peer, "server/discover"))["result"]["capabilities"]
         assert found["extensions"] == {TASKS: {}}
@@ -428,7 +428,7 @@ async def test_extension_client_gets_a_task() -> None:
 
 @pytest.mark.row("TXE-02", "TXE-03")
 async def test_client_without_extension_gets_result_or_error() -> None:
-    work = Work()
+    work = TaskServer()
     work.go_on.set()
     async with RawPeer(work.server) as peer:
         plain = await modern(peer, "tools/call", {}, name="work")
@@ -443,7 +443,7 @@ async def test_client_without_extension_gets_result_or_error() -> None:
 
 @pytest.mark.row("TXE-18")
 async def test_extension_has_no_list_and_no_result_method() -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         assert (await modern(peer, "tasks/list"))["error"]["code"] == -32601
         assert (await modern(peer, "tasks/result", taskId="x"))["error"]["code"] == -32601
         for method in ("tasks/get", "tasks/cancel"):
@@ -455,7 +455,7 @@ async def test_extension_has_no_list_and_no_result_method() -> None:
 
 @pytest.mark.row("TXE-09")
 async def test_error_result_is_completed_and_error_is_failed() -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         failed = await look(peer, await start(peer, "fails"), until="completed")
         assert failed["result"]["isError"]
         erred = await look(peer, await start(peer, "errs"), until="failed")
@@ -465,7 +465,7 @@ async def test_error_result_is_completed_and_error_is_failed() -> None:
 
 @pytest.mark.row("TXE-11", "TXE-10")
 async def test_questions_are_answered_by_update_and_others_ignored() -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         task = await start(peer, "asks")
         shown = await look(peer, task, until="input_required")
         [(key, question)] = shown["inputRequests"].items()
@@ -484,7 +484,7 @@ async def test_questions_are_answered_by_update_and_others_ignored() -> None:
 
 @pytest.mark.row("TXE-13")
 async def test_cancel_is_acknowledged_repeatedly() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         task = await start(peer, "work")
         for _ in range(2):
@@ -496,7 +496,7 @@ async def test_cancel_is_acknowledged_repeatedly() -> None:
 
 @pytest.mark.row("TXE-15")
 async def test_task_listener_gets_what_a_poll_would_show() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         task = await start(peer, "work")
         wanted = {"taskIds": [task["taskId"], "nothing"]}

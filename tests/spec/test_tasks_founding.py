@@ -13,14 +13,14 @@ from trunkline.testing import ManualClock, RawPeer
 
 
 @pytest.fixture(autouse=True)
-def unjudged() -> Iterator[None]:
+def skip_schema_check() -> Iterator[None]:
     """No official schema has this dialect."""
     taps, RawPeer.taps = RawPeer.taps, []
     yield
     RawPeer.taps = taps
 
 
-class Work:
+class TaskServer:
     """A server whose tool runs until the test releases it."""
 
     def __init__(self, **options: Any) -> None:
@@ -62,7 +62,7 @@ async def create(peer: RawPeer, *, action: str = "work", metadata: Any = None, *
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 async def test_profile_has_tasks_in_every_handshake_revision(revision: str) -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         answer = await peer.initialize(revision)
         assert answer["protocolVersion"] == revision
@@ -101,7 +101,7 @@ async def ended(peer: RawPeer, ident: str) -> Any:
 
 @pytest.mark.row("J01", "J03", "J08")
 async def test_create_method_makes_a_task_with_all_members() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         ident = await create(peer, text="well")
@@ -120,7 +120,7 @@ async def test_create_method_makes_a_task_with_all_members() -> None:
 
 @pytest.mark.row("J06", "J10", "J11")
 async def test_each_state_is_notified_once_with_progress_token() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         asked = {"action": {"type": "work"}, "metadata": {"progressToken": "t"}}
@@ -148,7 +148,7 @@ async def said_until(peer: RawPeer, status: str) -> list[Any]:
 
 @pytest.mark.row("J04")
 async def test_missing_result_is_refused() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         ident = await create(peer)
@@ -158,7 +158,7 @@ async def test_missing_result_is_refused() -> None:
 
 @pytest.mark.row("J05", "J12")
 async def test_cancel_stops_work_and_refuses_ended_or_unknown_tasks() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         ident = await create(peer)
@@ -173,7 +173,7 @@ async def test_cancel_stops_work_and_refuses_ended_or_unknown_tasks() -> None:
 
 @pytest.mark.row("J14")
 async def test_idempotency_key_names_one_task() -> None:
-    work, key = Work(), {"trunkline/idempotency-key": "order 7"}
+    work, key = TaskServer(), {"trunkline/idempotency-key": "order 7"}
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         asked = {"action": {"type": "work", "parameters": {"text": "a"}}, "_meta": key}
@@ -191,7 +191,7 @@ async def test_idempotency_key_names_one_task() -> None:
     [("fails", -32083, "it is broken"), ("needs", -32088, "needs"), ("errs", 7, "it went wrong")],
 )
 async def test_failed_task_has_an_error_code_instead_of_a_result(action: str, code: int, message: str) -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         await peer.initialize()
         ident = await create(peer, action=action)
         task = await ended(peer, ident)
@@ -203,7 +203,7 @@ async def test_failed_task_has_an_error_code_instead_of_a_result(action: str, co
 
 @pytest.mark.row("J14")
 async def test_cancelled_task_has_no_result() -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         await peer.initialize()
         ident = await create(peer)
         await peer.result("tasks/cancel", {"taskId": ident})
@@ -212,7 +212,7 @@ async def test_cancelled_task_has_no_result() -> None:
 
 @pytest.mark.row("J02")
 async def test_list_pages_through_tasks_of_its_session() -> None:
-    work = Work(settings=Settings(max_tasks_per_principal=None))
+    work = TaskServer(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
         await peer.initialize()
         await other.initialize()
@@ -228,7 +228,7 @@ async def test_list_pages_through_tasks_of_its_session() -> None:
 @pytest.mark.row("J07")
 async def test_timed_out_task_fails_with_its_code() -> None:
     clock = ManualClock()
-    work = Work(clock=clock)
+    work = TaskServer(clock=clock)
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         short, usual = await create(peer, metadata={"timeout": 50}), await create(peer)
@@ -246,7 +246,7 @@ async def test_timed_out_task_fails_with_its_code() -> None:
 
 @pytest.mark.row("J13")
 async def test_task_limit_has_its_code() -> None:
-    work = Work(settings=Settings(max_tasks=1))
+    work = TaskServer(settings=Settings(max_tasks=1))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         await create(peer)
@@ -260,7 +260,7 @@ async def test_task_limit_has_its_code() -> None:
 
 @pytest.mark.parametrize("action", ["plain", "nothing"])
 async def test_action_is_a_tool_that_runs_as_a_task(action: str) -> None:
-    async with RawPeer(Work().server) as peer:
+    async with RawPeer(TaskServer().server) as peer:
         await peer.initialize()
         assert (await peer.error("tasks/create", {"action": {"type": action}}))["code"] == -32602
 
@@ -282,7 +282,7 @@ def test_there_is_one_profile() -> None:
 
 
 async def test_2025_11_25_dialect_works_on_the_same_server() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer, RawPeer(work.server) as founding:
         await peer.initialize()
         await founding.initialize()
@@ -300,7 +300,7 @@ async def test_2025_11_25_dialect_works_on_the_same_server() -> None:
 
 
 async def test_dialect_follows_the_task_that_is_asked_about() -> None:
-    work = Work()
+    work = TaskServer()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
         task = (await peer.result("tools/call", {"name": "errs", "task": {}}))["task"]

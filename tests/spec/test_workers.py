@@ -62,7 +62,7 @@ SCRIPT = """
 """
 
 
-class House:
+class WorkerServer:
     """A server with its workers; each request uses a new connection."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
@@ -79,7 +79,7 @@ class House:
         assert self.process.stderr is not None
         return self.process.stderr.readline().strip()
 
-    def open(self) -> "House":
+    def open(self) -> "WorkerServer":
         name, _, address = self.line().partition(" listens at ")
         assert name == "house"
         scheme, _, rest = address.partition("://")
@@ -143,7 +143,7 @@ class House:
     def code(self) -> int:
         return self.process.wait(PATIENCE)
 
-    def last_words(self) -> str:
+    def final_output(self) -> str:
         """The output since then, once the process has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
@@ -169,43 +169,45 @@ def links(pid: int) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerServer]:
     """A server of which several tests kill parts. It ends in good order."""
-    house = House(tmp_path_factory.mktemp("workers"), settings={"restart_intensity": 20}).open()
+    subject = WorkerServer(tmp_path_factory.mktemp("workers"), settings={"restart_intensity": 20}).open()
     try:
-        yield house
-        house.signal(signal.SIGTERM)
-        assert house.code() == 0
-        assert (house.folder / "left").read_text() == str(house.process.pid)  # no other process continued after `run`
+        yield subject
+        subject.signal(signal.SIGTERM)
+        assert subject.code() == 0
+        assert (subject.folder / "left").read_text() == str(
+            subject.process.pid
+        )  # no other process continued after `run`
     finally:
-        house.close()
+        subject.close()
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Iterator[Any]:
-    made: list[House] = []
+    made: list[WorkerServer] = []
 
-    def make(**options: Any) -> House:
-        made.append(House(tmp_path, **options))
+    def make(**options: Any) -> WorkerServer:
+        made.append(WorkerServer(tmp_path, **options))
         return made[-1]
 
     yield make
-    for house in made:
-        house.close()
+    for subject in made:
+        subject.close()
 
 
 # --- serving as one -----------------------------------------------------------------------------
 
 
 @pytest.mark.row("PROMISE-4")
-def test_connections_are_dispatched_round_robin(shared: House) -> None:
+def test_connections_are_dispatched_round_robin(shared: WorkerServer) -> None:
     turns = [shared.who() for _ in range(9)]
     assert set(turns) == shared.pids
     assert turns == turns[:3] * 3
 
 
 @pytest.mark.row("PROMISE-4")
-def test_session_continues_at_any_worker(shared: House) -> None:
+def test_session_continues_at_any_worker(shared: WorkerServer) -> None:
     told = {"mcp_protocol_version": "2025-11-25"}
     client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
     with shared.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}) as answer:
@@ -219,7 +221,7 @@ def test_session_continues_at_any_worker(shared: House) -> None:
             assert json.loads(answer.read())["id"] == ident
 
 
-def test_worker_inherits_only_its_own_channel(shared: House) -> None:
+def test_worker_inherits_only_its_own_channel(shared: WorkerServer) -> None:
     listening = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line}
 
     def sockets(pid: int) -> set[str]:
@@ -232,7 +234,7 @@ def test_worker_inherits_only_its_own_channel(shared: House) -> None:
         assert not any(held & others for other, others in of.items() if other != pid)
 
 
-def test_health_reports_the_server_and_each_worker(shared: House) -> None:
+def test_health_reports_the_server_and_each_worker(shared: WorkerServer) -> None:
     all_ready = {"0": "ready", "1": "ready", "2": "ready"}
     assert shared.get("/livez") == (200, {"ok": True, "workers": all_ready})
     assert shared.get("/readyz") == (200, {"ok": True, "store": True, "workers": all_ready})
@@ -247,10 +249,10 @@ def test_health_reports_the_server_and_each_worker(shared: House) -> None:
 class Load:
     """Clients that call again and again, each from a thread."""
 
-    def __init__(self, house: House, clients: int = 4) -> None:
+    def __init__(self, subject: WorkerServer, clients: int = 4) -> None:
         self.answered: Counter[int] = Counter()
         self.lost = 0
-        self._house = house
+        self._house = subject
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
 
@@ -275,20 +277,20 @@ class Load:
 @pytest.mark.row("D08")
 @pytest.mark.long
 async def test_health_reports_a_killed_worker_within_a_second(build: Any) -> None:
-    house = build(settings={"restart_intensity": 100}).open()
+    subject = build(settings={"restart_intensity": 100}).open()
 
     async def until_said() -> float:
-        eventually(lambda: house.states() == {"ready"})
-        os.kill(house.who(), signal.SIGKILL)
+        eventually(lambda: subject.states() == {"ready"})
+        os.kill(subject.who(), signal.SIGKILL)
         killed = time.monotonic()
-        eventually(lambda: any(house.get(f"/readyz/{number}")[0] == 503 for number in range(3)))
+        eventually(lambda: any(subject.get(f"/readyz/{number}")[0] == 503 for number in range(3)))
         return time.monotonic() - killed
 
     await soon(until_said, 1.0)
 
 
 @pytest.mark.row("D08")
-def test_worker_killed_under_load_is_replaced(shared: House) -> None:
+def test_worker_killed_under_load_is_replaced(shared: WorkerServer) -> None:
     before, victim = shared.pids, shared.worker(0)
     hold = shared.folder / "hold"
     hold.touch()
@@ -310,7 +312,7 @@ def test_worker_killed_under_load_is_replaced(shared: House) -> None:
     assert shared.states() == {"ready"}
 
 
-def test_stopped_worker_is_skipped_and_its_connections_moved(shared: House) -> None:
+def test_stopped_worker_is_skipped_and_its_connections_moved(shared: WorkerServer) -> None:
     stopped = shared.who()
     os.kill(stopped, signal.SIGSTOP)
     try:
@@ -325,7 +327,7 @@ def test_stopped_worker_is_skipped_and_its_connections_moved(shared: House) -> N
     assert stopped in shared.turns()
 
 
-def test_terminated_worker_drains_and_is_replaced(shared: House) -> None:
+def test_terminated_worker_drains_and_is_replaced(shared: WorkerServer) -> None:
     before, told = shared.pids, shared.worker(1)
     waiting: list[Any] = []
     (shared.folder / "go").unlink(missing_ok=True)
@@ -345,9 +347,9 @@ def test_terminated_worker_drains_and_is_replaced(shared: House) -> None:
 
 def test_startup_failure_ends_the_supervisor(build: Any, tmp_path: Path) -> None:
     (tmp_path / "fails").touch()
-    house = build(workers=2)
-    assert house.code() == 1
-    said = house.last_words()
+    subject = build(workers=2)
+    assert subject.code() == 1
+    said = subject.final_output()
     assert "RuntimeError: it cannot begin" in said
     assert "exited with 1 before any worker was ready" in said
     assert "listens at" not in said
@@ -357,23 +359,23 @@ def test_startup_failure_ends_the_supervisor(build: Any, tmp_path: Path) -> None
 
 
 def test_sigterm_drains_calls_and_leaves_nothing_behind(build: Any, tmp_path: Path) -> None:
-    house = build(workers=2).open()
-    workers = house.pids
+    subject = build(workers=2).open()
+    workers = subject.pids
     assert set(map(int, (tmp_path / "lives").read_text().split())) == workers  # each has a lifespan
     (store,) = {link for pid in workers for link in links(pid) if link.endswith("/store")}
     answers: list[Any] = []
-    caller = threading.Thread(target=lambda: answers.append(house.call("waits")))
+    caller = threading.Thread(target=lambda: answers.append(subject.call("waits")))
     caller.start()
     eventually((tmp_path / "waits").exists)
-    for pid in (house.process.pid, *workers):
+    for pid in (subject.process.pid, *workers):
         os.kill(pid, signal.SIGTERM)  # as a service manager does
     for pid in workers:
         os.kill(pid, signal.SIGINT)  # as a terminal does
-    eventually(lambda: refused(house.at))
+    eventually(lambda: refused(subject.at))
     (tmp_path / "go").touch()
     caller.join()
     assert answers == ["done"]
-    assert house.code() == 0
+    assert subject.code() == 0
     assert all(map(gone, workers))
     assert not Path(store).parent.exists()
 
@@ -390,17 +392,17 @@ def refused(at: str) -> bool:
 def test_address_in_use_is_reported(build: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        house = build(port=port)
-        assert house.code() == 2
+        subject = build(port=port)
+        assert subject.code() == 2
     said = f"trunkline: cannot listen on 127.0.0.1:{port}: Address already in use; stop the other program"
-    assert said in house.last_words()
-    assert "Traceback" not in house.last_words()
+    assert said in subject.final_output()
+    assert "Traceback" not in subject.final_output()
 
 
 def test_workers_serve_over_tls_and_ipv6(build: Any) -> None:
-    house = build(workers=2, host="::1", secured=str(CERTIFICATE))
-    house.trust = client_tls()
-    house.trust.check_hostname = False  # it names the host, and no addresses
-    house.open()
-    assert house.at.startswith("[::1]:")
-    assert set(house.turns()) == house.pids
+    subject = build(workers=2, host="::1", secured=str(CERTIFICATE))
+    subject.trust = client_tls()
+    subject.trust.check_hostname = False  # it names the host, and no addresses
+    subject.open()
+    assert subject.at.startswith("[::1]:")
+    assert set(subject.turns()) == subject.pids

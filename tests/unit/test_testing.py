@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.transcripts import judge
+from tests.transcripts import check_transcript
 
 from trunkline import Client, Context, Server
 from trunkline.errors import ConnectionClosed
@@ -111,7 +111,7 @@ async def test_scripted_modern_responses_are_valid() -> None:
     server = ScriptedServer(tools=[{"name": "act", "inputSchema": {"type": "object"}}], modern=True)
     async with Client(server) as client:
         await client.list_tools()
-    judge(server.line.transcript.frames, "server")
+    check_transcript(server.line.transcript.frames, "server")
 
 
 async def test_scripted_server_can_disable_automatic_discovery() -> None:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.transcripts import judge
+from tests.transcripts import check_transcript
 
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
 
@@ -65,7 +65,7 @@ LISTED = {"resultType": "complete", "tools": [], "ttlMs": 0, "cacheScope": "priv
     ],
 )
 def test_message_valid_in_its_revision_passes(line: list[Any], side: Any) -> None:
-    judge(said(*line), side)
+    check_transcript(said(*line), side)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_message_valid_in_its_revision_passes(line: list[Any], side: Any) -> Non
 )
 def test_message_invalid_in_its_revision_fails(line: list[Any], side: Any, why: str) -> None:
     with pytest.raises(AssertionError, match=why):
-        judge(said(*line), side)
+        check_transcript(said(*line), side)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.server.server_runs import Lives
+from tests.unit.server.server_runs import ServerRuns
 
 from trunkline.testing import ManualClock
 
@@ -15,7 +15,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def lives(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Lives]:
-    made = Lives(tmp_path / "kept.db", clock)
+async def runs(tmp_path: Path, clock: ManualClock) -> AsyncIterator[ServerRuns]:
+    made = ServerRuns(tmp_path / "kept.db", clock)
     yield made
     await made.end()

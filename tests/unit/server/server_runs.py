@@ -15,7 +15,7 @@ from trunkline.testing import FaultyStore, ManualClock, RecordingObserver
 TTL = 3600.0
 
 
-class Life:
+class ServerRun:
     """One server on a file; the next one continues where it ends."""
 
     def __init__(self, path: Path, clock: ManualClock, **options: Any) -> None:
@@ -75,18 +75,18 @@ class Life:
         return read_record(item.value)
 
 
-class Lives:
+class ServerRuns:
     """Successive runs of a server."""
 
     def __init__(self, path: Path, clock: ManualClock) -> None:
         self._path = path
         self._clock = clock
-        self.now: Life | None = None
+        self.now: ServerRun | None = None
 
-    async def begin(self, **options: Any) -> Life:
+    async def begin(self, **options: Any) -> ServerRun:
         """Start the next one."""
         await self.end()
-        self.now = Life(self._path, self._clock, **options)
+        self.now = ServerRun(self._path, self._clock, **options)
         return self.now
 
     async def end(self) -> None:
@@ -95,7 +95,7 @@ class Lives:
             self.now = None
 
 
-class Slow:
+class SlowStore:
     """A store whose commits wait for the test, in some homes."""
 
     def __init__(self, store: SqliteStore, held: str) -> None:

@@ -93,8 +93,8 @@ async def test_concurrent_clients_never_have_two_lifespans() -> None:
                 assert (await client.call_tool("tool")).data == "pool"
 
     await asyncio.gather(visit(), visit(), visit())
-    lives = [event for event in held.log if event != "tool"]
-    assert lives == ["enter t", "leave"] * (len(lives) // 2)
+    runs = [event for event in held.log if event != "tool"]
+    assert runs == ["enter t", "leave"] * (len(runs) // 2)
 
 
 def test_blocking_client_exits_the_lifespan() -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.contract.connections import server_tls
-from tests.transcripts import judge
+from tests.transcripts import check_transcript
 from tests.unit.auth.auth_setup import (
     AUTHORIZE,
     ENDPOINT,
@@ -80,7 +80,7 @@ async def test_doctor_neither_registers_nor_logs_in(there: World) -> None:
     assert [asked.what for asked in there.asked if asked.what.startswith("POST")] == [ENDPOINT, TOKEN]
     assert all(asked.query == "" for asked in there.asked)
     assert b"code=none" in there.asked[-2].body
-    judge([("client", asked.body) for asked in there.asked if asked.what == ENDPOINT], "client")
+    check_transcript([("client", asked.body) for asked in there.asked if asked.what == ENDPOINT], "client")
 
 
 async def test_open_server_needs_no_more_hops(there: World) -> None:
@@ -100,7 +100,7 @@ async def test_open_handshake_server_session_is_deleted(there: World) -> None:
     assert verdicts(findings) == [("address", "ok"), ("server", "ok")]
     assert [asked.what for asked in there.asked] == [ENDPOINT, ENDPOINT, "DELETE /mcp"]
     assert there.asked[-1].headers["mcp-session-id"] == "s1"
-    judge([("client", asked.body) for asked in there.asked if asked.body], "client")
+    check_transcript([("client", asked.body) for asked in there.asked if asked.body], "client")
 
 
 async def test_redirect_within_origin_is_followed(there: World) -> None:

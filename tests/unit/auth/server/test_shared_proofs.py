@@ -19,7 +19,7 @@ from trunkline.testing import ManualClock
 KEY = SigningKey.generate()
 
 
-class House:
+class SharedServers:
     """Servers that share only their file."""
 
     def __init__(self, issuer: Issuer, hosts: list[Host], stores: list[SqliteStore]) -> None:
@@ -36,7 +36,7 @@ class House:
 
 
 @asynccontextmanager
-async def housed(path: Path, **options: Any) -> AsyncIterator[House]:
+async def shared_servers(path: Path, **options: Any) -> AsyncIterator[SharedServers]:
     async with AsyncExitStack() as stack:
         issuer = await stack.enter_async_context(issuing())
         hosts: list[Host] = []
@@ -47,40 +47,40 @@ async def housed(path: Path, **options: Any) -> AsyncIterator[House]:
             host.app = host.server.asgi()
             stack.push_async_callback(host.app.aclose)
             hosts.append(host)
-        yield House(issuer, hosts, stores)
+        yield SharedServers(issuer, hosts, stores)
 
 
 async def test_proof_used_at_one_process_is_refused_at_another(tmp_path: Path) -> None:
-    async with housed(tmp_path / "shared.db") as house:
-        once = house.proof()
-        assert (await house.ask(0, once)).status == 200
-        refused = await house.ask(1, once)
+    async with shared_servers(tmp_path / "shared.db") as servers:
+        once = servers.proof()
+        assert (await servers.ask(0, once)).status == 200
+        refused = await servers.ask(1, once)
         assert (refused.status, challenge(refused).params["error"]) == (401, "invalid_dpop_proof")
         assert "used before" in refused.json["error"]["message"]
-        assert (await house.ask(1, house.proof())).status == 200
+        assert (await servers.ask(1, servers.proof())).status == 200
 
 
 async def test_concurrent_use_of_proof_has_one_winner(tmp_path: Path) -> None:
-    async with housed(tmp_path / "shared.db") as house:
+    async with shared_servers(tmp_path / "shared.db") as servers:
         for _ in range(5):
-            once = house.proof()
-            answers = await asyncio.gather(house.ask(0, once), house.ask(1, once))
+            once = servers.proof()
+            answers = await asyncio.gather(servers.ask(0, once), servers.ask(1, once))
             assert sorted(answer.status for answer in answers) == [200, 401]
 
 
 async def test_nonce_is_valid_at_all_processes(tmp_path: Path) -> None:
-    async with housed(tmp_path / "shared.db", dpop_nonces=True) as house:
-        asked = await house.ask(0, house.proof())
+    async with shared_servers(tmp_path / "shared.db", dpop_nonces=True) as servers:
+        asked = await servers.ask(0, servers.proof())
         assert challenge(asked).params["error"] == "use_dpop_nonce"
-        assert (await house.ask(1, house.proof(nonce=asked.headers["dpop-nonce"]))).status == 200
-        assert (await house.ask(0, house.proof(nonce="another"))).status == 401
+        assert (await servers.ask(1, servers.proof(nonce=asked.headers["dpop-nonce"]))).status == 200
+        assert (await servers.ask(0, servers.proof(nonce="another"))).status == 401
 
 
 async def test_proof_is_refused_while_store_is_down(tmp_path: Path) -> None:
-    async with housed(tmp_path / "shared.db") as house:
-        assert (await house.ask(0, house.proof())).status == 200
-        await house.stores[0].close()
-        answer = await house.ask(0, house.proof())
+    async with shared_servers(tmp_path / "shared.db") as servers:
+        assert (await servers.ask(0, servers.proof())).status == 200
+        await servers.stores[0].close()
+        answer = await servers.ask(0, servers.proof())
         assert (answer.status, kind(answer)) == (503, "temporarily_unavailable")
 
 

@@ -20,7 +20,7 @@ SECONDS = 6.0  # that one may be silent; a beat has two
 BEAT = SECONDS / 3
 
 
-class Watching(RecordingObserver):
+class FactRecorder(RecordingObserver):
     """Records facts, and wakes waiters."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class FaultyStore(SqliteStore):
     def __init__(self, path: Path, clock: ManualClock) -> None:
         super().__init__(path, clock=clock)
         self.asked: list[str] = []
-        self.away = False
-        self.but: str | None = None  # nodes for which it works all the same
+        self.unavailable = False
+        self.exempt_node: str | None = None  # nodes for which it works all the same
         self.slow: asyncio.Event | None = None
 
     def acquire(self, name: str, *rest: Any, **more: Any) -> "asyncio.Future[Any]":
@@ -64,7 +64,7 @@ class FaultyStore(SqliteStore):
         self.asked.append(name)
         if self.slow is not None:
             await self.slow.wait()
-        if self.away and name != self.but:
+        if self.unavailable and name != self.exempt_node:
             raise StoreUnavailable("not now")
         return await act(*rest, **more)
 
@@ -75,29 +75,29 @@ class Member:
     def __init__(self, store: Store, clock: Any, seconds: float = SECONDS) -> None:
         self.store: Any = store
         self.clock = clock
-        self.seen = Watching()
+        self.seen = FactRecorder()
         bus = store.bus()
         assert bus is not None
         observers = Observers([self.seen])
         self.cluster = Cluster(store, bus, lease_ttl=seconds, clock=clock, wall=clock, observers=observers)
         self.heard: list[tuple[str, bytes]] = []
         self.lost: list[str | None] = []
-        self.deposed = 0
+        self.evictions = 0
         self.missed = 0
         self.confirms: asyncio.Future[None] | None = None  # None: at once
         self.passed: asyncio.Queue[None] = asyncio.Queue()
         self.cluster.on(b"t", self._hear)
         self.cluster.on(b"p", lambda _, __: self.passed.put_nowait(None))
         self.cluster.on_lost(self.lost.append)
-        self.cluster.on_evicted(self._count_deposed)
+        self.cluster.on_evicted(self._count_evictions)
         self.cluster.on_missed(self._count_missed)
 
     def _hear(self, sender: str, body: bytes) -> "asyncio.Future[None] | None":
         self.heard.append((sender, body))
         return self.confirms
 
-    def _count_deposed(self) -> None:
-        self.deposed += 1
+    def _count_evictions(self) -> None:
+        self.evictions += 1
 
     def _count_missed(self) -> None:
         self.missed += 1
@@ -112,7 +112,7 @@ class Member:
         if (beating := self.cluster._heartbeat._renewal) is not None:
             await asyncio.wait([beating])
 
-    async def vanish(self) -> None:
+    async def die_silently(self) -> None:
         """End like a killed process: without a message, and without releasing its lease."""
         await self.cluster.close()
 
@@ -125,7 +125,7 @@ async def round_trip(one: Member, other: Member) -> None:
             await receiver.passed.get()
 
 
-class Crews:
+class ClusterMembers:
     """Processes that share a file."""
 
     def __init__(self, path: Path) -> None:
@@ -148,7 +148,7 @@ class Crews:
 
     async def end(self) -> None:
         for member in self._all:
-            member.store.away, member.store.slow = False, None
+            member.store.unavailable, member.store.slow = False, None
             await member.cluster.leave()
             await member.store.close()
 

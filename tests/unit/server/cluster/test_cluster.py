@@ -8,7 +8,7 @@ import pytest
 from tests.contract.connections import until
 from tests.contract.valkey import started, valkey
 from tests.limits import PATIENCE
-from tests.unit.server.cluster.clusters import BEAT, SECONDS, Crews, Member, done, on_redis, round_trip
+from tests.unit.server.cluster.clusters import BEAT, SECONDS, ClusterMembers, Member, done, on_redis, round_trip
 
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import Dropped, HandlerFailed
@@ -18,8 +18,8 @@ from trunkline.testing import ManualClock
 
 
 @pytest.fixture
-async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
-    made = Crews(tmp_path / "c.db")
+async def processes(tmp_path: Path) -> AsyncIterator[ClusterMembers]:
+    made = ClusterMembers(tmp_path / "c.db")
     yield made
     await made.end()
 
@@ -27,8 +27,8 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
 # --- membership --------------------------------------------------------------------------------------
 
 
-async def test_joining_process_and_its_peers_know_each_other(crews: Crews) -> None:
-    members = [await crews.one() for _ in range(3)]
+async def test_joining_process_and_its_peers_know_each_other(processes: ClusterMembers) -> None:
+    members = [await processes.one() for _ in range(3)]
     names = {member.name for member in members}
     assert len(names) == 3
     assert [member.cluster.peers for member in members] == [names - {member.name} for member in members]
@@ -36,8 +36,8 @@ async def test_joining_process_and_its_peers_know_each_other(crews: Crews) -> No
     assert members[0].seen.steps(members[0].name) == ["Join"]
 
 
-async def test_leaving_process_departs_without_store_check(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_leaving_process_departs_without_store_check(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     name = other.name
     await other.cluster.leave()
     assert await one.seen.until("Depart") == name
@@ -48,8 +48,8 @@ async def test_leaving_process_departs_without_store_check(crews: Crews) -> None
     assert not one.cluster.send(name, b"t", b"")
 
 
-async def test_failed_join_releases_lease(crews: Crews) -> None:
-    one = await crews.one()
+async def test_failed_join_releases_lease(processes: ClusterMembers) -> None:
+    one = await processes.one()
     await one.cluster.leave()
     bus = one.store.bus()
     await bus.close()
@@ -90,7 +90,7 @@ async def test_cluster_survives_redis_restart(
     await other.seen.until("Regain")
     await done(telling)
     await done(other.cluster.broadcast_reliably(b"t", b"more"))
-    assert ([one.name, other.name], one.deposed + other.deposed) == (names, 0)
+    assert ([one.name, other.name], one.evictions + other.evictions) == (names, 0)
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
     assert one.seen.of(HandlerFailed) + other.seen.of(HandlerFailed) == []
     for member in (one, other):
@@ -102,8 +102,8 @@ async def test_cluster_survives_redis_restart(
 # --- messages ------------------------------------------------------------------------------------------
 
 
-async def test_broadcast_completes_after_all_acknowledgements(crews: Crews) -> None:
-    one, other, third = await crews.one(), await crews.one(), await crews.one()
+async def test_broadcast_completes_after_all_acknowledgements(processes: ClusterMembers) -> None:
+    one, other, third = await processes.one(), await processes.one(), await processes.one()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
@@ -115,14 +115,14 @@ async def test_broadcast_completes_after_all_acknowledgements(crews: Crews) -> N
     await done(telling)
 
 
-async def test_broadcast_without_peers_returns_none(crews: Crews) -> None:
-    one = await crews.one()
+async def test_broadcast_without_peers_returns_none(processes: ClusterMembers) -> None:
+    one = await processes.one()
     assert one.cluster.alone
     assert one.cluster.broadcast_reliably(b"t", b"news") is None
 
 
-async def test_broadcasts_complete_in_order(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_broadcasts_complete_in_order(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     other.confirms = asyncio.get_running_loop().create_future()
     first = one.cluster.broadcast_reliably(b"t", b"first")
     await round_trip(one, other)
@@ -137,8 +137,8 @@ async def test_broadcasts_complete_in_order(crews: Crews) -> None:
     assert first.done()
 
 
-async def test_lost_broadcast_is_resent_and_handled_once(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_lost_broadcast_is_resent_and_handled_once(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     one.cluster.lost(other.name)
@@ -150,8 +150,8 @@ async def test_lost_broadcast_is_resent_and_handled_once(crews: Crews) -> None:
     await done(telling)
 
 
-async def test_repeated_broadcast_is_acknowledged_again(crews: Crews) -> None:
-    one, other, third = await crews.one(), await crews.one(), await crews.one()
+async def test_repeated_broadcast_is_acknowledged_again(processes: ClusterMembers) -> None:
+    one, other, third = await processes.one(), await processes.one(), await processes.one()
     third.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
@@ -163,8 +163,8 @@ async def test_repeated_broadcast_is_acknowledged_again(crews: Crews) -> None:
     await done(telling)
 
 
-async def test_handler_exception_is_reported_and_acknowledged(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_handler_exception_is_reported_and_acknowledged(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
 
     def fails(_: str, __: bytes) -> None:
         raise RuntimeError("broken")
@@ -177,8 +177,8 @@ async def test_handler_exception_is_reported_and_acknowledged(crews: Crews) -> N
         other.cluster.on(b"f", fails)
 
 
-async def test_unacknowledged_broadcast_is_resent_then_given_up(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_unacknowledged_broadcast_is_resent_then_given_up(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     for _ in range(19):
@@ -195,8 +195,8 @@ async def test_unacknowledged_broadcast_is_resent_then_given_up(crews: Crews) ->
 # --- dead processes ------------------------------------------------------------------------------------
 
 
-async def test_peer_with_recent_heartbeat_is_alive_without_store_check(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_peer_with_recent_heartbeat_is_alive_without_store_check(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     for _ in range(6):
         await other.beat()
         await round_trip(one, other)
@@ -207,8 +207,8 @@ async def test_peer_with_recent_heartbeat_is_alive_without_store_check(crews: Cr
     assert one.store.asked == []
 
 
-async def test_silent_peer_that_holds_its_lease_is_alive(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_silent_peer_that_holds_its_lease_is_alive(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     other.cluster._membership._bus, bus = None, other.cluster._membership._bus  # no process receives it
     await other.cluster._membership.lease.renew()
     one.clock.advance(0)
@@ -220,8 +220,8 @@ async def test_silent_peer_that_holds_its_lease_is_alive(crews: Crews) -> None:
     other.cluster._membership._bus = bus
 
 
-async def test_silent_peer_with_expired_lease_delays_no_reply(crews: Crews) -> None:
-    one, other, third = await crews.one(), await crews.one(), await crews.one()
+async def test_silent_peer_with_expired_lease_delays_no_reply(processes: ClusterMembers) -> None:
+    one, other, third = await processes.one(), await processes.one(), await processes.one()
     name, other.store.slow = other.name, asyncio.Event()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
@@ -241,15 +241,15 @@ async def test_silent_peer_with_expired_lease_delays_no_reply(crews: Crews) -> N
     other.store.slow.set()
 
 
-async def test_concurrent_checks_share_one_store_call(crews: Crews) -> None:
-    one = await crews.one()
+async def test_concurrent_checks_share_one_store_call(processes: ClusterMembers) -> None:
+    one = await processes.one()
     assert await asyncio.gather(*(one.cluster.evict_if_dead("of-long-ago") for _ in range(10))) == [True] * 10
     assert one.store.asked.count("process/of-long-ago") == 1
     assert one.seen.steps("of-long-ago") == ["DeclareDead"]
 
 
-async def test_cancelled_check_does_not_affect_other_callers(crews: Crews) -> None:
-    one = await crews.one()
+async def test_cancelled_check_does_not_affect_other_callers(processes: ClusterMembers) -> None:
+    one = await processes.one()
     one.store.slow = asyncio.Event()
     asking = [asyncio.ensure_future(one.cluster.evict_if_dead("of-long-ago")) for _ in range(2)]
     await asyncio.sleep(0)
@@ -258,10 +258,10 @@ async def test_cancelled_check_does_not_affect_other_callers(crews: Crews) -> No
     assert await asking[1]
 
 
-async def test_killed_peer_is_evicted_before_its_lease_expires(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_killed_peer_is_evicted_before_its_lease_expires(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     name = other.name
-    await other.vanish()
+    await other.die_silently()
     assert await one.seen.until("DeclareDead") == name
     assert await one.cluster.evict_if_dead(name)
     held = await one.store.acquire(f"process/{name}", name, 1)
@@ -269,15 +269,15 @@ async def test_killed_peer_is_evicted_before_its_lease_expires(crews: Crews) -> 
     assert held.holder == one.name
 
 
-async def test_eviction_check_is_retried_after_store_failure(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
-    name, one.store.away = other.name, True
+async def test_eviction_check_is_retried_after_store_failure(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
+    name, one.store.unavailable = other.name, True
     with pytest.raises(StoreUnavailable):
         await one.cluster.evict_if_dead("of-long-ago")
-    await other.vanish()
+    await other.die_silently()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     await asyncio.gather(*one.cluster._failure_detector._eviction_checks._checks.values(), return_exceptions=True)
-    one.store.away = False
+    one.store.unavailable = False
     await one.beat(SECONDS)
     await done(telling)
     assert one.seen.steps(name) == ["Meet", "DeclareDead"]
@@ -287,14 +287,14 @@ async def test_eviction_check_is_retried_after_store_failure(crews: Crews) -> No
 # --- eviction ------------------------------------------------------------------------------------------
 
 
-async def test_evicted_process_rejoins_under_another_name(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_evicted_process_rejoins_under_another_name(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     name = other.name
     for _ in range(3):
         await one.beat()
     assert await one.cluster.evict_if_dead(name)
     assert await other.seen.until("Join", 2) == other.name != name
-    assert (other.deposed, other.missed, other.seen.steps(name)) == (1, 1, ["Join", "Deposed"])
+    assert (other.evictions, other.missed, other.seen.steps(name)) == (1, 1, ["Join", "Deposed"])
     assert (one.cluster.peers, other.cluster.peers) == ({other.name}, {one.name})
     assert await other.cluster.evict_if_dead(name)
     assert other.lost == [None, None]
@@ -303,38 +303,38 @@ async def test_evicted_process_rejoins_under_another_name(crews: Crews) -> None:
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
 
 
-async def test_broadcast_between_names_is_sent_under_the_next_name(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
-    await loses_its_name(one, other)
-    assert (other.deposed, other.cluster.peers, other.cluster.alone) == (1, frozenset(), False)
+async def test_broadcast_between_names_is_sent_under_the_next_name(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
+    await is_evicted_without_rejoining(one, other)
+    assert (other.evictions, other.cluster.peers, other.cluster.alone) == (1, frozenset(), False)
     telling = other.cluster.broadcast_reliably(b"t", b"without a name")
     assert not other.cluster.send(one.name, b"t", b"")  # so that a request does not count as started
     await other.beat()
     assert telling is not None
     assert not telling.done()
-    other.store.away = False
+    other.store.unavailable = False
     await other.beat()
     await done(telling)
     assert one.heard == [(other.name, b"without a name")]
 
 
-async def test_pending_broadcast_is_resent_under_the_next_name(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_pending_broadcast_is_resent_under_the_next_name(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     one.confirms = asyncio.get_running_loop().create_future()
     telling = other.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
-    await loses_its_name(one, other)
+    await is_evicted_without_rejoining(one, other)
     one.confirms = None
-    other.store.away = False
+    other.store.unavailable = False
     await other.beat()
     await done(telling)
     assert [body for _, body in one.heard] == [b"news", b"news"]
     assert one.heard[0][0] != one.heard[1][0] == other.name
 
 
-async def loses_its_name(one: Member, other: Member) -> None:
+async def is_evicted_without_rejoining(one: Member, other: Member) -> None:
     """Another process evicts one, which cannot rejoin for now."""
-    other.store.away, other.store.but = True, f"process/{other.name}"
+    other.store.unavailable, other.store.exempt_node = True, f"process/{other.name}"
     for _ in range(3):
         await one.beat()
     assert await one.cluster.evict_if_dead(other.name)
@@ -342,17 +342,17 @@ async def loses_its_name(one: Member, other: Member) -> None:
     await other.beat(0)
 
 
-async def test_expired_lease_that_no_peer_took_is_regained(crews: Crews) -> None:
-    one = await crews.one()
+async def test_expired_lease_that_no_peer_took_is_regained(processes: ClusterMembers) -> None:
+    one = await processes.one()
     name = one.name
     await one.beat(2 * SECONDS)
-    assert (one.name, one.deposed, one.missed) == (name, 0, 1)
+    assert (one.name, one.evictions, one.missed) == (name, 0, 1)
     assert one.seen.steps(name) == ["Join", "Regain"]
     assert one.cluster.lease_valid_until > one.clock.now()
 
 
-async def test_process_paused_beyond_eviction_record_counts_as_evicted(crews: Crews) -> None:
-    one, clock = await crews.one(), ManualClock(start=1_000_000.0)
+async def test_process_paused_beyond_eviction_record_counts_as_evicted(processes: ClusterMembers) -> None:
+    one, clock = await processes.one(), ManualClock(start=1_000_000.0)
     standing = ProcessLease(one.store, SECONDS, clock, clock)
     assert not await standing.renew()
     assert await standing.acquire()
@@ -362,8 +362,8 @@ async def test_process_paused_beyond_eviction_record_counts_as_evicted(crews: Cr
     assert not await standing.acquire()
 
 
-async def test_process_is_not_evicted_while_its_lease_is_valid(crews: Crews) -> None:
-    one = await crews.one()
+async def test_process_is_not_evicted_while_its_lease_is_valid(processes: ClusterMembers) -> None:
+    one = await processes.one()
     started = one.clock.now()
     assert one.cluster.lease_valid_until < started + SECONDS
     one.store.slow = asyncio.Event()
@@ -380,50 +380,50 @@ async def test_process_is_not_evicted_while_its_lease_is_valid(crews: Crews) -> 
 
 
 @pytest.mark.parametrize("moment", range(5))
-async def test_failing_heartbeat_does_not_rejoin_after_leave(crews: Crews, moment: int) -> None:
-    one = await crews.one()
-    one.store.slow, one.store.away = asyncio.Event(), True
+async def test_failing_heartbeat_does_not_rejoin_after_leave(processes: ClusterMembers, moment: int) -> None:
+    one = await processes.one()
+    one.store.slow, one.store.unavailable = asyncio.Event(), True
     one.clock.advance(BEAT)
     await asyncio.sleep(0)
     one.store.slow.set()
     for _ in range(moment):
         await asyncio.sleep(0)
     await one.cluster.close()
-    one.store.away = False
+    one.store.unavailable = False
     await one.beat()
     assert one.cluster.alone
     assert one.seen.steps() == ["Join"]
 
 
-async def test_unavailable_store_is_retried_silently(crews: Crews) -> None:
-    one = await crews.one()
-    name, one.store.away = one.name, True
+async def test_unavailable_store_is_retried_silently(processes: ClusterMembers) -> None:
+    one = await processes.one()
+    name, one.store.unavailable = one.name, True
     for _ in range(6):
         await one.beat()
     assert one.cluster.lease_valid_until < one.clock.now()
-    one.store.away = False
+    one.store.unavailable = False
     await one.beat()
     assert (one.name, one.missed, one.cluster.lease_valid_until > one.clock.now()) == (name, 1, True)
     assert one.seen.of(HandlerFailed) == []
 
 
-async def test_resumed_process_evicts_no_peer(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_resumed_process_evicts_no_peer(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     one.clock.advance(2 * SECONDS)
     other.clock.advance(2 * SECONDS)
     assert not await one.cluster.evict_if_dead(other.name)
     await done(telling)
     await other.beat(0)
-    assert (one.deposed, other.deposed) == (0, 0)
-    one.store.away = True
+    assert (one.evictions, other.evictions) == (0, 0)
+    one.store.unavailable = True
     one.clock.advance(2 * SECONDS)
     with pytest.raises(StoreUnavailable, match="may have been evicted"):
         await one.cluster.evict_if_dead(other.name)
 
 
-async def test_slow_store_causes_no_eviction(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_slow_store_causes_no_eviction(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
     await asyncio.sleep(0)  # it asks while its lease is valid
@@ -434,16 +434,16 @@ async def test_slow_store_causes_no_eviction(crews: Crews) -> None:
     assert f"process/{other.name}" not in one.store.asked
 
 
-async def test_store_outage_causes_no_eviction(crews: Crews) -> None:
-    members = [await crews.one() for _ in range(3)]
+async def test_store_outage_causes_no_eviction(processes: ClusterMembers) -> None:
+    members = [await processes.one() for _ in range(3)]
     for member in members:
-        member.store.away = True
+        member.store.unavailable = True
     for _ in range(20):
         for member in members:
             await member.beat(SECONDS / 12)
     names = [member.name for member in members]
     for member in members:
-        member.store.away = False
+        member.store.unavailable = False
         await member.beat(SECONDS / 12)
     for _ in range(3):
         for member in members:
@@ -455,8 +455,8 @@ async def test_store_outage_causes_no_eviction(crews: Crews) -> None:
     assert [member.seen.steps(member.name) for member in members] == [["Join", "Regain"]] * 3
 
 
-async def test_silent_peer_is_evicted_without_waiting_callers(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_silent_peer_is_evicted_without_waiting_callers(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     name, other.store.slow = other.name, asyncio.Event()
     for _ in range(4):
         await one.beat()
@@ -464,8 +464,8 @@ async def test_silent_peer_is_evicted_without_waiting_callers(crews: Crews) -> N
     other.store.slow.set()
 
 
-async def test_message_of_evicted_process_is_ignored_and_answered(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_message_of_evicted_process_is_ignored_and_answered(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     name, other.store.slow = other.name, asyncio.Event()
     one.cluster._peers.remove(name)
     other.cluster.send(one.name, b"t", b"I live")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.contract.connections import until
 from tests.contract.valkey import started, valkey
-from tests.unit.server.cluster.clusters import SECONDS, Crews, Member, done, on_redis, round_trip
+from tests.unit.server.cluster.clusters import SECONDS, ClusterMembers, Member, done, on_redis, round_trip
 
 from trunkline import Server, Settings
 from trunkline.errors import StoreUnavailable
@@ -24,8 +24,8 @@ from trunkline.stores.store import Delete, Held, Lease, Store
 
 
 @pytest.fixture
-async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
-    made = Crews(tmp_path / "c.db")
+async def processes(tmp_path: Path) -> AsyncIterator[ClusterMembers]:
+    made = ClusterMembers(tmp_path / "c.db")
     yield made
     await made.end()
 
@@ -62,7 +62,7 @@ async def test_processes_rejoin_one_cluster_after_store_loss(tmp_path: Path) -> 
         await member.seen.until("Join", 2)
     await until(lambda: all(len(member.cluster.peers) == 2 for member in members))
     assert not names & {member.name for member in members}
-    assert [member.deposed for member in members] == [1, 1, 1]
+    assert [member.evictions for member in members] == [1, 1, 1]
     assert set(map(id, reset)) == set(map(id, members))
     assert all(member.seen.steps().count("Regain") == 0 for member in members)
     after = await read_identity(members[0].store)
@@ -77,18 +77,18 @@ async def test_processes_rejoin_one_cluster_after_store_loss(tmp_path: Path) -> 
     redis.kill()
 
 
-async def test_process_evicted_before_store_loss_stays_evicted(crews: Crews) -> None:
-    one, other = await crews.one(), await crews.one()
+async def test_process_evicted_before_store_loss_stays_evicted(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
     name = other.name
     await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster._membership.lease._lease.token)
     await lose_data(one.store, one.name, name)
     await other.beat()
     assert other.seen.steps(name)[-1] == "Deposed"
-    assert (other.deposed, other.name == name) == (1, False)
+    assert (other.evictions, other.name == name) == (1, False)
 
 
-async def test_lease_is_not_valid_before_store_identity_is_known(crews: Crews) -> None:
-    one = await crews.one()
+async def test_lease_is_not_valid_before_store_identity_is_known(processes: ClusterMembers) -> None:
+    one = await processes.one()
     name, get = one.name, one.store.get
 
     async def fail(_: str) -> None:
@@ -102,7 +102,7 @@ async def test_lease_is_not_valid_before_store_identity_is_known(crews: Crews) -
         assert one.name == name
     one.store.get = get
     await one.beat()
-    assert (one.deposed, one.name == name) == (1, False)
+    assert (one.evictions, one.name == name) == (1, False)
 
 
 async def lose_data(store: Store, *names: str) -> None:
@@ -120,8 +120,8 @@ async def held(store: Store, name: str) -> Held:
     return found
 
 
-async def test_eviction_notice_is_checked_in_the_store(crews: Crews) -> None:
-    one, other, third = await crews.one(), await crews.one(), await crews.one()
+async def test_eviction_notice_is_checked_in_the_store(processes: ClusterMembers) -> None:
+    one, other, third = await processes.one(), await processes.one(), await processes.one()
     one.store.asked.clear()
     other.cluster.broadcast(EVICTED, third.name.encode())
     await round_trip(one, other)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.server.server_runs import TTL, Life, Lives, Slow
+from tests.unit.server.server_runs import TTL, ServerRun, ServerRuns, SlowStore
 from tests.unit.transports.http.asgi import request
 
 from trunkline import Context, Settings
@@ -29,12 +29,12 @@ HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": 
 
 
 @pytest.mark.row("D05")
-async def test_stored_session_matches_its_schema(lives: Lives, clock: ManualClock) -> None:
-    life = await lives.begin()
-    life.host.principal = "anna"
-    session = await life.host.session(capabilities={"roots": {}})
-    await life.subscribe(session, "note://a")
-    item = await life.store.get(f"session/{session}/record")
+async def test_stored_session_matches_its_schema(runs: ServerRuns, clock: ManualClock) -> None:
+    run = await runs.begin()
+    run.host.principal = "anna"
+    session = await run.host.session(capabilities={"roots": {}})
+    await run.subscribe(session, "note://a")
+    item = await run.store.get(f"session/{session}/record")
     assert item is not None
     found = json.loads(item.value)
     assert set(found) == set(SessionRecord.__struct_fields__)
@@ -87,34 +87,34 @@ def test_unreadable_record_raises_store_unusable(value: bytes) -> None:
         read_record(value)
 
 
-async def test_used_session_record_expires_later(lives: Lives, clock: ManualClock) -> None:
-    life = await lives.begin()
-    opened = await life.host.ask("POST", request("initialize", HANDSHAKE))
+async def test_used_session_record_expires_later(runs: ServerRuns, clock: ManualClock) -> None:
+    run = await runs.begin()
+    opened = await run.host.ask("POST", request("initialize", HANDSHAKE))
     session = opened.headers["mcp-session-id"]
-    await life.host.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, mcp_session_id=session)
+    await run.host.ask("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, mcp_session_id=session)
 
     async def seconds() -> float:
-        [record] = [item for item in await life.store.scan(f"session/{session}/") if item.key.endswith("/record")]
+        [record] = [item for item in await run.store.scan(f"session/{session}/") if item.key.endswith("/record")]
         assert record.expires is not None
         return record.expires - clock.now()
 
     assert await seconds() == 30 + 300 + 2 * 60
-    await life.request(session, "logging/setLevel", {"level": "error"})  # whose response waits for the write
+    await run.request(session, "logging/setLevel", {"level": "error"})  # whose response waits for the write
     assert await seconds() >= TTL
 
 
 @pytest.mark.row("D04")
-async def test_last_use_is_written_once_in_a_tenth_of_ttl(lives: Lives, clock: ManualClock) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
+async def test_last_use_is_written_once_in_a_tenth_of_ttl(runs: ServerRuns, clock: ManualClock) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
     opened = clock.now()
     clock.advance(TTL / 10 - 1)
-    await life.request(session, "ping")
-    assert (await life.record(session)).last_accessed == opened
+    await run.request(session, "ping")
+    assert (await run.record(session)).last_accessed == opened
     clock.advance(1)
-    await life.request(session, "ping")
-    await life.request(session, "logging/setLevel", {"level": "info"})
-    assert (await life.record(session)).last_accessed == opened + TTL / 10
+    await run.request(session, "ping")
+    await run.request(session, "logging/setLevel", {"level": "info"})
+    assert (await run.record(session)).last_accessed == opened + TTL / 10
 
 
 # --- failed writes ------------------------------------------------------------------------------------
@@ -127,12 +127,12 @@ CHANGES = {
 }
 
 
-async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
+async def standing(run: ServerRun, session: str) -> list[tuple[list[str], str]]:
     """The subscriptions and the log level of a session, as active and as stored."""
-    [kept] = [one.stored for one in life.host.endpoint.sessions if one.id == session]
+    [kept] = [one.stored for one in run.host.endpoint.sessions if one.id == session]
     connection = kept.connection  # type: ignore[union-attr]
     uris = connection.shared.subscription_hooks.subscriptions.uris(connection)
-    record = await life.record(session)
+    record = await run.record(session)
     return [
         (uris, LOGGING_LEVELS[connection.log_level]),
         (record.subscriptions, record.metadata.log_level),
@@ -143,217 +143,217 @@ async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("round_", [False, True])
 async def test_unstored_change_is_refused_and_undone(
-    lives: Lives, clock: ManualClock, change: str, done: bool, round_: bool
+    runs: ServerRuns, clock: ManualClock, change: str, done: bool, round_: bool
 ) -> None:
     """Nor is it stored without a confirmation of the store, whatever else is being written."""
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    before = await standing(life, session)
-    fault = life.faults.fail("commit", key="session/", done=done)
+    run = await runs.begin()
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
+    before = await standing(run, session)
+    fault = run.faults.fail("commit", key="session/", done=done)
     if round_:
         clock.advance(TTL / 10)
-        await life.request(session, "ping")  # its time of use is due to be written, too
+        await run.request(session, "ping")  # its time of use is due to be written, too
     async with asyncio.timeout(PATIENCE):
-        error = (await life.request(session, *CHANGES[change])).json["error"]
+        error = (await run.request(session, *CHANGES[change])).json["error"]
     assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
     assert "store" in error["message"]
     fault.lift()
-    assert await standing(life, session) == before
-    assert "result" in (await life.request(session, *CHANGES[change])).json
-    in_force, kept = await standing(life, session)
+    assert await standing(run, session) == before
+    assert "result" in (await run.request(session, *CHANGES[change])).json
+    in_force, kept = await standing(run, session)
     assert in_force == kept != before[0]
 
 
-async def test_cancelled_change_is_undone_while_store_is_slow(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    before = await standing(life, session)
-    held = life.faults.hold("commit", key="session/")
-    asked = asyncio.create_task(life.request(session, "resources/subscribe", {"uri": "note://a"}))
+async def test_cancelled_change_is_undone_while_store_is_slow(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    before = await standing(run, session)
+    held = run.faults.hold("commit", key="session/")
+    asked = asyncio.create_task(run.request(session, "resources/subscribe", {"uri": "note://a"}))
     await asyncio.wait_for(held.reached.wait(), PATIENCE)
     body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-    await life.host.ask("POST", body, mcp_session_id=session)
-    [kept] = [one.stored for one in life.host.endpoint.sessions]
+    await run.host.ask("POST", body, mcp_session_id=session)
+    [kept] = [one.stored for one in run.host.endpoint.sessions]
     connection = kept.connection  # type: ignore[union-attr]
     async with asyncio.timeout(PATIENCE):
         while connection.shared.subscription_hooks.subscriptions.uris(connection):
             await asyncio.sleep(0)
         held.lift()
-        while await standing(life, session) != before:
+        while await standing(run, session) != before:
             await asyncio.sleep(0.01)
     asked.cancel()
 
 
-async def test_failing_undo_does_not_hide_the_refusal(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
+async def test_failing_undo_does_not_hide_the_refusal(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
 
-    @life.server.on_last_unsubscribed
+    @run.server.on_last_unsubscribed
     def fails(uri: str) -> None:
         raise OSError("cannot end")
 
-    life.faults.fail("commit", key="session/")
-    error = (await life.request(session, "resources/subscribe", {"uri": "note://a"})).json["error"]
+    run.faults.fail("commit", key="session/")
+    error = (await run.request(session, "resources/subscribe", {"uri": "note://a"})).json["error"]
     assert error["data"]["kind"] == "temporarily_unavailable"
-    assert any(isinstance(fact.error, OSError) for fact in life.seen.of(HandlerFailed))
+    assert any(isinstance(fact.error, OSError) for fact in run.seen.of(HandlerFailed))
 
 
-async def test_subscription_that_a_hook_cannot_end_is_not_stored(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
+async def test_subscription_that_a_hook_cannot_end_is_not_stored(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
 
-    @life.server.on_last_unsubscribed
+    @run.server.on_last_unsubscribed
     def fails(uri: str) -> None:
         raise OSError("cannot end")
 
-    assert "error" in (await life.request(session, "resources/unsubscribe", {"uri": "note://a"})).json
-    in_force, kept = await standing(life, session)
+    assert "error" in (await run.request(session, "resources/unsubscribe", {"uri": "note://a"})).json
+    in_force, kept = await standing(run, session)
     assert in_force == kept == ([], "info")
 
 
-async def test_unstored_handshake_is_refused_and_opens_no_session(lives: Lives) -> None:
-    life = await lives.begin()
-    await life.server.start()
-    fault = life.faults.fail("commit", "acquire", key="session/")
-    refused = await life.host.ask("POST", request("initialize", INITIALIZE))
+async def test_unstored_handshake_is_refused_and_opens_no_session(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    await run.server.start()
+    fault = run.faults.fail("commit", "acquire", key="session/")
+    refused = await run.host.ask("POST", request("initialize", INITIALIZE))
     assert refused.json["error"]["data"]["kind"] == "temporarily_unavailable"
     assert "mcp-session-id" not in refused.headers
-    assert list(life.host.endpoint.sessions) == []
+    assert list(run.host.endpoint.sessions) == []
     fault.lift()
-    await life.host.session()
+    await run.host.session()
 
 
 # --- restoring ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D10")
-async def test_session_is_restored_in_order(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    life = await lives.begin()
-    assert "result" in (await life.request(session, "ping")).json
-    steps = [fact.step for fact in life.seen.of(RestoreStep)]
+async def test_session_is_restored_in_order(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
+    run = await runs.begin()
+    assert "result" in (await run.request(session, "ping")).json
+    steps = [fact.step for fact in run.seen.of(RestoreStep)]
     assert steps == ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]
-    assert life.watched == ["note://a"]
-    assert (await life.record(session)).metadata.generation == 1
+    assert run.watched == ["note://a"]
+    assert (await run.record(session)).metadata.generation == 1
 
 
 @pytest.mark.row("D17")
-async def test_session_of_another_principal_is_unknown(lives: Lives) -> None:
+async def test_session_of_another_principal_is_unknown(runs: ServerRuns) -> None:
     anna = Principal("anna", issuer="idp")
-    life = await lives.begin()
-    life.host.principal = anna
-    session = await life.host.session()
-    life = await lives.begin()
+    run = await runs.begin()
+    run.host.principal = anna
+    session = await run.host.session()
+    run = await runs.begin()
     for stranger in (None, "anna", Principal("anna", issuer="other"), Principal("berta", issuer="idp")):
-        life.host.principal = stranger
-        answer = await life.request(session, "ping")
+        run.host.principal = stranger
+        answer = await run.request(session, "ping")
         assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-    life.host.principal = Principal("anna", issuer="idp", scopes=("more",))
-    assert "result" in (await life.request(session, "ping")).json
+    run.host.principal = Principal("anna", issuer="idp", scopes=("more",))
+    assert "result" in (await run.request(session, "ping")).json
 
 
 @pytest.mark.row("D06", "D17")
-async def test_session_expires_while_no_process_runs(lives: Lives, clock: ManualClock) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await lives.end()
+async def test_session_expires_while_no_process_runs(runs: ServerRuns, clock: ManualClock) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    await runs.end()
     clock.advance(TTL - 1)
-    life = await lives.begin()
-    assert "result" in (await life.request(session, "ping")).json
-    await lives.end()
+    run = await runs.begin()
+    assert "result" in (await run.request(session, "ping")).json
+    await runs.end()
     clock.advance(TTL)
-    life = await lives.begin()
-    answer = await life.request(session, "ping")
+    run = await runs.begin()
+    answer = await run.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_expired")
     clock.advance(TTL)
-    answer = await life.request(session, "ping")
+    answer = await run.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
 
 
-async def test_forbidden_resource_sends_no_update_after_restart(lives: Lives) -> None:
-    life = await lives.begin()
-    life.host.principal = "anna"
-    session = await life.host.session()
-    await life.subscribe(session, "secret://a")
-    life = await lives.begin()
-    life.host.principal = "anna"
-    stream = life.host.begin("GET", mcp_session_id=session)
+async def test_forbidden_resource_sends_no_update_after_restart(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    run.host.principal = "anna"
+    session = await run.host.session()
+    await run.subscribe(session, "secret://a")
+    run = await runs.begin()
+    run.host.principal = "anna"
+    stream = run.host.begin("GET", mcp_session_id=session)
     assert not (await stream.event()).data
-    life.server.notify_updated("secret://a")
+    run.server.notify_updated("secret://a")
     assert (await stream.message())["params"] == {"uri": "secret://a"}
     stream.gone.set()
     await stream.finished()
 
 
-async def test_failing_hook_costs_one_subscription(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    await life.subscribe(session, "note://b")
-    record = await life.record(session)
+async def test_failing_hook_costs_one_subscription(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
+    await run.subscribe(session, "note://b")
+    record = await run.record(session)
     broken = msgspec.structs.replace(record, subscriptions=["note://broken", "note://b"])
-    await life.store.commit([Put(f"session/{session}/record", msgspec.json.encode(broken))])
-    life = await lives.begin()
-    assert "result" in (await life.request(session, "ping")).json
-    assert life.watched == ["note://b"]
-    assert (await life.record(session)).subscriptions == ["note://b"]
+    await run.store.commit([Put(f"session/{session}/record", msgspec.json.encode(broken))])
+    run = await runs.begin()
+    assert "result" in (await run.request(session, "ping")).json
+    assert run.watched == ["note://b"]
+    assert (await run.record(session)).subscriptions == ["note://b"]
 
 
-async def test_unavailable_store_answers_503_not_404(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    life = await lives.begin()
-    await life.host.session()
+async def test_unavailable_store_answers_503_not_404(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    run = await runs.begin()
+    await run.host.session()
 
     async def silent(_: str) -> None:
         raise StoreUnavailable("not now")
 
-    read, life.store.get = life.store.get, silent  # type: ignore[method-assign, assignment]
-    answer = await life.request(session, "ping")
+    read, run.store.get = run.store.get, silent  # type: ignore[method-assign, assignment]
+    answer = await run.request(session, "ping")
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-    life.store.get = read  # type: ignore[method-assign]
-    assert "result" in (await life.request(session, "ping")).json
+    run.store.get = read  # type: ignore[method-assign]
+    assert "result" in (await run.request(session, "ping")).json
 
 
-async def test_sessions_without_ttl_never_expire(lives: Lives, clock: ManualClock) -> None:
-    life = await lives.begin(settings=Settings(session_ttl=None))
-    session = await life.host.session()
-    await lives.end()
+async def test_sessions_without_ttl_never_expire(runs: ServerRuns, clock: ManualClock) -> None:
+    run = await runs.begin(settings=Settings(session_ttl=None))
+    session = await run.host.session()
+    await runs.end()
     clock.advance(1e8)
-    life = await lives.begin(settings=Settings(session_ttl=None))
-    assert "result" in (await life.request(session, "ping")).json
-    assert (await life.record(session)).timeout_ms is None
+    run = await runs.begin(settings=Settings(session_ttl=None))
+    assert "result" in (await run.request(session, "ping")).json
+    assert (await run.record(session)).timeout_ms is None
 
 
-async def test_stopping_server_restores_no_session(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    life = await lives.begin()
-    await life.host.session()
-    life.host.app.close_idle_streams()
-    answer = await life.request(session, "ping")
+async def test_stopping_server_restores_no_session(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    run = await runs.begin()
+    await run.host.session()
+    run.host.app.close_idle_streams()
+    answer = await run.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
 
 
 async def test_restore_is_released_when_the_server_stops(
-    lives: Lives,
+    runs: ServerRuns,
 ) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    life = await lives.begin()
-    await life.host.session()
-    read = life.faults.hold("get", key=session)
-    asking = asyncio.ensure_future(life.request(session, "ping"))
+    run = await runs.begin()
+    session = await run.host.session()
+    run = await runs.begin()
+    await run.host.session()
+    read = run.faults.hold("get", key=session)
+    asking = asyncio.ensure_future(run.request(session, "ping"))
     await asyncio.wait_for(read.reached.wait(), PATIENCE)
-    life.host.app.close_idle_streams()
+    run.host.app.close_idle_streams()
     read.lift()
     answer = await asking
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
-    assert not life.host.endpoint.sessions.holds(session)
+    assert not run.host.endpoint.sessions.holds(session)
 
 
 # --- sessions that cannot be restored ---------------------------------------------------------------------
@@ -371,36 +371,36 @@ async def test_restore_is_released_when_the_server_stops(
         {"id": "another's"},
     ],
 )
-async def test_newer_or_damaged_record_is_no_session(lives: Lives, change: dict[str, Any]) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    item = await life.store.get(f"session/{session}/record")
+async def test_newer_or_damaged_record_is_no_session(runs: ServerRuns, change: dict[str, Any]) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    item = await run.store.get(f"session/{session}/record")
     assert item is not None
-    await life.store.commit([Put(item.key, json.dumps(json.loads(item.value) | change).encode())])
-    life = await lives.begin()
-    answer = await life.request(session, "ping")
+    await run.store.commit([Put(item.key, json.dumps(json.loads(item.value) | change).encode())])
+    run = await runs.begin()
+    answer = await run.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-    assert len(life.seen.of(HandlerFailed)) == ("id" not in change)
-    assert await life.host.session()
+    assert len(run.seen.of(HandlerFailed)) == ("id" not in change)
+    assert await run.host.session()
 
 
 @pytest.mark.row("D05")
 @pytest.mark.parametrize("key", ["position", "streams/00000001"])
-async def test_session_with_unreadable_streams_is_no_session(lives: Lives, key: str) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.store.commit([Put(f"session/{session}/{key}", b"nonsense")])
-    life = await lives.begin()
-    answer = await life.request(session, "ping")
+async def test_session_with_unreadable_streams_is_no_session(runs: ServerRuns, key: str) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    await run.store.commit([Put(f"session/{session}/{key}", b"nonsense")])
+    run = await runs.begin()
+    answer = await run.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-    [failed] = life.seen.of(HandlerFailed)
+    [failed] = run.seen.of(HandlerFailed)
     assert "cannot read" in str(failed.error)
-    assert life.seen.of(RestoreStep) == []
-    assert len(life.host.endpoint.sessions) == 0
+    assert run.seen.of(RestoreStep) == []
+    assert len(run.host.endpoint.sessions) == 0
 
 
 @pytest.mark.row("D05")
-async def test_session_of_an_older_version_is_restored(lives: Lives, clock: ManualClock) -> None:
+async def test_session_of_an_older_version_is_restored(runs: ServerRuns, clock: ManualClock) -> None:
     session, now = "S" * 43, round(clock.now() * 1000)
     old = {
         "id": session,
@@ -415,12 +415,12 @@ async def test_session_of_an_older_version_is_restored(lives: Lives, clock: Manu
             "log_level": "error",
         },
     }
-    life = await lives.begin()
-    await life.server.start()
-    await life.store.commit([Put(f"session/{session}/record", json.dumps(old).encode())])
-    life.host.principal = "anna"
-    assert "result" in (await life.request(session, "ping")).json
-    record = await life.record(session)
+    run = await runs.begin()
+    await run.server.start()
+    await run.store.commit([Put(f"session/{session}/record", json.dumps(old).encode())])
+    run.host.principal = "anna"
+    assert "result" in (await run.request(session, "ping")).json
+    record = await run.record(session)
     assert (record.version, record.subscriptions, record.created_at) == (LAYOUT, ["note://a"], clock.now())
     assert (record.metadata.revision, record.metadata.log_level) == ("2025-06-18", "error")
     assert record.capabilities.client == {"roots": {}}
@@ -429,88 +429,88 @@ async def test_session_of_an_older_version_is_restored(lives: Lives, clock: Manu
 # --- ownership --------------------------------------------------------------------------------------------
 
 
-async def test_session_id_of_another_principal_restores_nothing(lives: Lives) -> None:
-    life = await lives.begin()
-    life.host.principal = "anna"
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    life = await lives.begin()
-    life.host.principal = "berta"
+async def test_session_id_of_another_principal_restores_nothing(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    run.host.principal = "anna"
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
+    run = await runs.begin()
+    run.host.principal = "berta"
     for method in ("POST", "GET", "DELETE"):
-        answer = await life.host.ask(method, request("ping"), mcp_session_id=session)
+        answer = await run.host.ask(method, request("ping"), mcp_session_id=session)
         assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-    assert (life.seen.of(RestoreStep), life.watched, len(life.host.endpoint.sessions)) == ([], [], 0)
-    life.host.principal = "anna"
-    assert "result" in (await life.request(session, "ping")).json
+    assert (run.seen.of(RestoreStep), run.watched, len(run.host.endpoint.sessions)) == ([], [], 0)
+    run.host.principal = "anna"
+    assert "result" in (await run.request(session, "ping")).json
 
 
-async def test_forbidden_subscription_is_not_restored(lives: Lives) -> None:
-    life = await lives.begin()
-    life.host.principal = "anna"
-    session = await life.host.session()
-    await life.subscribe(session, "secret://a")
-    await life.subscribe(session, "note://a")
-    life = await lives.begin()
-    life.trusted.clear()
-    life.host.principal = "anna"
-    assert "result" in (await life.request(session, "ping")).json
-    assert life.watched == ["note://a"]
-    assert (await life.record(session)).subscriptions == ["note://a"]
-    assert "result" in (await life.call(session, "change")).json
-    life.server.tools.remove("change")
-    gone = await life.call(session, "change")
+async def test_forbidden_subscription_is_not_restored(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    run.host.principal = "anna"
+    session = await run.host.session()
+    await run.subscribe(session, "secret://a")
+    await run.subscribe(session, "note://a")
+    run = await runs.begin()
+    run.trusted.clear()
+    run.host.principal = "anna"
+    assert "result" in (await run.request(session, "ping")).json
+    assert run.watched == ["note://a"]
+    assert (await run.record(session)).subscriptions == ["note://a"]
+    assert "result" in (await run.call(session, "change")).json
+    run.server.tools.remove("change")
+    gone = await run.call(session, "change")
     assert gone.json["error"]["code"] == -32602
 
 
-async def test_concurrent_restores_respect_the_principal_limit(lives: Lives) -> None:
+async def test_concurrent_restores_respect_the_principal_limit(runs: ServerRuns) -> None:
     most = Settings(max_sessions_per_principal=1)
-    life = await lives.begin()
-    life.host.principal = "anna"
-    sessions = [await life.host.session() for _ in range(3)]
-    life = await lives.begin(settings=most)
-    life.host.principal = "anna"
-    answers = await asyncio.gather(*(life.request(session, "ping") for session in sessions))
+    run = await runs.begin()
+    run.host.principal = "anna"
+    sessions = [await run.host.session() for _ in range(3)]
+    run = await runs.begin(settings=most)
+    run.host.principal = "anna"
+    answers = await asyncio.gather(*(run.request(session, "ping") for session in sessions))
     assert sorted(answer.status for answer in answers) == [200, 503, 503]
-    assert len(life.host.endpoint.sessions) == 1
+    assert len(run.host.endpoint.sessions) == 1
 
 
 # --- end of a session -------------------------------------------------------------------------------------
 
 
-async def test_stored_session_can_be_deleted_without_restore(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    life.server.notify_updated("note://a")
-    life = await lives.begin()
-    assert "result" in (await life.request(session, "ping")).json
-    slow = Slow(life.store, session)
+async def test_stored_session_can_be_deleted_without_restore(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
+    run.server.notify_updated("note://a")
+    run = await runs.begin()
+    assert "result" in (await run.request(session, "ping")).json
+    slow = SlowStore(run.store, session)
     slow.go_on.set()
     slow.failures = 1
-    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 503  # and its record still exists
-    assert len(life.host.endpoint.sessions) == 0
-    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
-    assert await life.store.scan("session/") == []
-    assert (await life.request(session, "ping")).status == 404
+    assert (await run.host.ask("DELETE", mcp_session_id=session)).status == 503  # and its record still exists
+    assert len(run.host.endpoint.sessions) == 0
+    assert (await run.host.ask("DELETE", mcp_session_id=session)).status == 204
+    assert await run.store.scan("session/") == []
+    assert (await run.request(session, "ping")).status == 404
 
 
-async def test_session_being_deleted_is_not_restored(lives: Lives) -> None:
-    life = await lives.begin()
-    session = await life.host.session()
-    slow = Slow(life.store, session)
-    ending = asyncio.ensure_future(life.host.ask("DELETE", mcp_session_id=session))
+async def test_session_being_deleted_is_not_restored(runs: ServerRuns) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    slow = SlowStore(run.store, session)
+    ending = asyncio.ensure_future(run.host.ask("DELETE", mcp_session_id=session))
     await slow.asked.wait()
-    assert (await life.request(session, "ping")).status == 404
+    assert (await run.request(session, "ping")).status == 404
     slow.go_on.set()
     assert (await ending).status == 204
-    assert await life.store.scan("session/") == []
+    assert await run.store.scan("session/") == []
 
 
-async def test_deleting_a_busy_session_leaves_no_data(lives: Lives) -> None:
-    life = await lives.begin()
+async def test_deleting_a_busy_session_leaves_no_data(runs: ServerRuns) -> None:
+    run = await runs.begin()
     began = asyncio.Event()
 
-    @life.server.tool
+    @run.server.tool
     async def stubborn(ctx: Context) -> None:
         began.set()
         try:
@@ -518,39 +518,39 @@ async def test_deleting_a_busy_session_leaves_no_data(lives: Lives) -> None:
         finally:
             ctx.close_stream()
 
-    session = await life.host.session()
-    await life.subscribe(session, "note://a")
-    stream = life.host.begin("GET", mcp_session_id=session)
+    session = await run.host.session()
+    await run.subscribe(session, "note://a")
+    stream = run.host.begin("GET", mcp_session_id=session)
     await stream.event()
     stream.reading.clear()
-    life.server.notify_updated("note://a")
+    run.server.notify_updated("note://a")
     await stream.event()
-    await life.call(session, "change")  # which waits for its reader
-    working = asyncio.ensure_future(life.call(session, "stubborn", 2))
+    await run.call(session, "change")  # which waits for its reader
+    working = asyncio.ensure_future(run.call(session, "stubborn", 2))
     await began.wait()
-    assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
+    assert (await run.host.ask("DELETE", mcp_session_id=session)).status == 204
     stream.reading.set()
     await stream.finished()
     await working
-    await life.host.session()
-    assert [item.key for item in await life.store.scan(f"session/{session}")] == []
+    await run.host.session()
+    assert [item.key for item in await run.store.scan(f"session/{session}")] == []
 
 
 @pytest.mark.row("D06")
-async def test_abandoned_sessions_are_swept(lives: Lives, clock: ManualClock) -> None:
-    life = await lives.begin()
+async def test_abandoned_sessions_are_swept(runs: ServerRuns, clock: ManualClock) -> None:
+    run = await runs.begin()
     for _ in range(5):
-        await life.subscribe(await life.host.session(), "note://a")
-    life.server.notify_updated("note://a")
-    last = await life.host.session()
-    await life.request(last, "logging/setLevel", {"level": "info"})
-    await life.record(last)  # all writes have ended: until then the records have the short lifetime of unused sessions
-    assert len(await life.store.scan("session/")) == 5 * 2 + 1
+        await run.subscribe(await run.host.session(), "note://a")
+    run.server.notify_updated("note://a")
+    last = await run.host.session()
+    await run.request(last, "logging/setLevel", {"level": "info"})
+    await run.record(last)  # all writes have ended: until then the records have the short lifetime of unused sessions
+    assert len(await run.store.scan("session/")) == 5 * 2 + 1
     clock.advance(TTL)
-    assert len(life.host.endpoint.sessions) == 0
-    assert len(await life.store.scan("session/")) == 5 * 2 + 1  # so that their fate is known
+    assert len(run.host.endpoint.sessions) == 0
+    assert len(await run.store.scan("session/")) == 5 * 2 + 1  # so that their fate is known
     clock.advance(TTL + 60)
-    assert (await life.request(last, "ping")).status == 404
-    await lives.end()
-    with contextlib.closing(sqlite3.connect(life.path)) as file:
+    assert (await run.request(last, "ping")).status == 404
+    await runs.end()
+    with contextlib.closing(sqlite3.connect(run.path)) as file:
         assert [key for (key,) in file.execute("SELECT key FROM items") if key.startswith("session/")] == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
-from tests.unit.server.server_runs import TTL, Life
+from tests.unit.server.server_runs import TTL, ServerRun
 from tests.unit.transports.http.asgi import call, request
 
 from trunkline import Context, Settings
@@ -33,25 +33,25 @@ class Processes:
     def __init__(self, path: Path, clock: ManualClock) -> None:
         self._path = path
         self._clock = clock
-        self._all: list[Life] = []
+        self._all: list[ServerRun] = []
 
-    async def start(self, *, alone: bool = False, **options: Any) -> Life:
+    async def start(self, *, alone: bool = False, **options: Any) -> ServerRun:
         """Add one; `alone` without a bus."""
-        life = Life(self._path, self._clock, **options)
+        run = ServerRun(self._path, self._clock, **options)
         if alone:
-            life.store.bus = lambda: None  # type: ignore[method-assign]
-        self._all.append(life)
-        await life.server.start()
-        return life
+            run.store.bus = lambda: None  # type: ignore[method-assign]
+        self._all.append(run)
+        await run.server.start()
+        return run
 
-    async def end(self, life: Life) -> None:
+    async def end(self, run: ServerRun) -> None:
         """Shut it down gracefully."""
-        self._all.remove(life)
-        await life.host.app.aclose()
+        self._all.remove(run)
+        await run.host.app.aclose()
 
     async def close(self) -> None:
-        for life in list(self._all):
-            await self.end(life)
+        for run in list(self._all):
+            await self.end(run)
 
 
 @pytest.fixture
@@ -62,41 +62,41 @@ async def processes(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Process
 
 
 @pytest.fixture
-async def first(processes: Processes) -> Life:
+async def first(processes: Processes) -> ServerRun:
     return await processes.start()
 
 
 @pytest.fixture
-async def second(processes: Processes, first: Life) -> Life:
+async def second(processes: Processes, first: ServerRun) -> ServerRun:
     return await processes.start()
 
 
-def crew_of(life: Life) -> Cluster:
-    crew = life.server._runtime.get_services().cluster
+def crew_of(run: ServerRun) -> Cluster:
+    crew = run.server._runtime.get_services().cluster
     assert crew is not None
     return crew
 
 
-def keeper_of(life: Life) -> DurableSessions:
-    keeper = life.server._runtime.get_services().durable_sessions
+def keeper_of(run: ServerRun) -> DurableSessions:
+    keeper = run.server._runtime.get_services().durable_sessions
     assert keeper is not None
     return keeper
 
 
-async def vanish(life: Life) -> str:
+async def vanish(run: ServerRun) -> str:
     """Silence a process without its knowledge."""
-    await crew_of(life).close()
-    return crew_of(life).name
+    await crew_of(run).close()
+    return crew_of(run).name
 
 
-async def holder(life: Life, session: str) -> Lease | Held:
+async def holder(run: ServerRun, session: str) -> Lease | Held:
     """The owner of a session, or its lease if there is none."""
-    return await life.store.acquire(f"session/{session}", "nobody", 1e-6)
+    return await run.store.acquire(f"session/{session}", "nobody", 1e-6)
 
 
-async def take(life: Life, session: str) -> None:
+async def take(run: ServerRun, session: str) -> None:
     """Continue a session."""
-    assert "result" in (await life.request(session, "ping")).json
+    assert "result" in (await run.request(session, "ping")).json
 
 
 class Late:
@@ -119,29 +119,29 @@ class Late:
         return await self._call(key, *words, **options)
 
 
-def ends(life: Life) -> list[str]:
-    return [fact.reason for fact in life.seen.of(Closed)]
+def ends(run: ServerRun) -> list[str]:
+    return [fact.reason for fact in run.seen.of(Closed)]
 
 
-async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
+async def silenced(run: ServerRun, by: ServerRun, clock: ManualClock) -> None:
     """A live process that is silent for too long, until another has evicted it."""
-    renew, name = life.store.renew, crew_of(life).name
+    renew, name = run.store.renew, crew_of(run).name
 
     async def away(*_: Any) -> Lease:
         raise StoreUnavailable("not now")
 
-    life.store.renew = away  # type: ignore[method-assign, assignment]
+    run.store.renew = away  # type: ignore[method-assign, assignment]
     while not await crew_of(by).evict_if_dead(name):
         clock.advance(1)
         await turns()
-    life.store.renew = renew  # type: ignore[method-assign]
+    run.store.renew = renew  # type: ignore[method-assign]
 
 
 # --- ownership ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D03")
-async def test_process_without_the_lease_names_the_holder(first: Life, second: Life) -> None:
+async def test_process_without_the_lease_names_the_holder(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     assert await keeper_of(second).acquire(session, None) == HeldElsewhere(crew_of(first).name)
     assert await keeper_of(second).acquire(session, "somebody else") is None
@@ -152,7 +152,7 @@ async def test_process_without_the_lease_names_the_holder(first: Life, second: L
 
 
 @pytest.mark.row("D03")
-async def test_expired_session_is_not_taken_over(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_expired_session_is_not_taken_over(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
     clock.advance(TTL)
     assert await keeper_of(second).acquire(session, None) is EXPIRED
@@ -161,7 +161,7 @@ async def test_expired_session_is_not_taken_over(first: Life, second: Life, cloc
 
 
 @pytest.mark.row("D08")
-async def test_shutdown_releases_sessions_at_once(processes: Processes, first: Life) -> None:
+async def test_shutdown_releases_sessions_at_once(processes: Processes, first: ServerRun) -> None:
     second = await processes.start()
     session = await first.host.session()
     await first.subscribe(session, "note://a")
@@ -172,7 +172,7 @@ async def test_shutdown_releases_sessions_at_once(processes: Processes, first: L
 
 
 @pytest.mark.row("D08")
-async def test_departed_process_loses_its_sessions_at_once(first: Life, second: Life) -> None:
+async def test_departed_process_loses_its_sessions_at_once(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     name = await vanish(first)
     await take(second, session)
@@ -182,16 +182,16 @@ async def test_departed_process_loses_its_sessions_at_once(first: Life, second: 
 
 
 @pytest.mark.row("D08")
-async def test_one_of_many_processes_takes_a_session_over(processes: Processes, first: Life) -> None:
+async def test_one_of_many_processes_takes_a_session_over(processes: Processes, first: ServerRun) -> None:
     others = [await processes.start() for _ in range(3)]
     session = await first.host.session()
     await vanish(first)
-    found = await asyncio.gather(*(keeper_of(life).acquire(session, None) for life in others))
-    [won] = [life for life, one in zip(others, found, strict=True) if not isinstance(one, HeldElsewhere)]
+    found = await asyncio.gather(*(keeper_of(run).acquire(session, None) for run in others))
+    [won] = [run for run, one in zip(others, found, strict=True) if not isinstance(one, HeldElsewhere)]
     assert [one for one in found if isinstance(one, HeldElsewhere)] == [HeldElsewhere(crew_of(won).name)] * 2
 
 
-async def test_initialize_is_answered_after_the_lease_is_held(first: Life) -> None:
+async def test_initialize_is_answered_after_the_lease_is_held(first: ServerRun) -> None:
     waiting = Late(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.session())
     await waiting.asked.wait()
@@ -202,7 +202,7 @@ async def test_initialize_is_answered_after_the_lease_is_held(first: Life) -> No
     assert isinstance(await holder(first, await opening), Held)
 
 
-async def test_session_without_lease_is_not_opened(first: Life) -> None:
+async def test_session_without_lease_is_not_opened(first: ServerRun) -> None:
     async def away(*_: Any, **__: Any) -> Lease | Held:
         raise StoreUnavailable("not now")
 
@@ -214,7 +214,7 @@ async def test_session_without_lease_is_not_opened(first: Life) -> None:
     await first.host.session()
 
 
-async def test_lease_lasts_while_the_session_is_used(first: Life, clock: ManualClock) -> None:
+async def test_lease_lasts_while_the_session_is_used(first: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
     for _ in range(5):
         clock.advance(TTL - 1)
@@ -224,7 +224,7 @@ async def test_lease_lasts_while_the_session_is_used(first: Life, clock: ManualC
     assert first.seen.of(RestoreStep) == []
 
 
-async def test_use_of_a_session_renews_its_lease(first: Life, clock: ManualClock) -> None:
+async def test_use_of_a_session_renews_its_lease(first: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
     [held] = first.host.endpoint.sessions
     assert held.stored is not None
@@ -235,14 +235,14 @@ async def test_use_of_a_session_renews_its_lease(first: Life, clock: ManualClock
     assert now.expires == clock.now() + 2 * TTL
 
 
-async def test_deleted_session_has_no_lease(first: Life, second: Life) -> None:
+async def test_deleted_session_has_no_lease(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
     assert isinstance(await holder(second, session), Lease)
     assert await second.store.scan(f"session/{session}") == []
 
 
-async def test_process_without_room_releases_the_session(processes: Processes, first: Life) -> None:
+async def test_process_without_room_releases_the_session(processes: Processes, first: ServerRun) -> None:
     full = await processes.start(settings=Settings(max_sessions=1))
     await full.host.session()
     session = await first.host.session()
@@ -253,7 +253,7 @@ async def test_process_without_room_releases_the_session(processes: Processes, f
 
 
 @pytest.mark.row("D08")
-async def test_last_stored_change_is_restored(first: Life, second: Life) -> None:
+async def test_last_stored_change_is_restored(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     going_on = asyncio.ensure_future(second.request(session, "ping"))
@@ -266,7 +266,7 @@ async def test_last_stored_change_is_restored(first: Life, second: Life) -> None
 
 
 @pytest.mark.row("D08")
-async def test_session_deleted_before_takeover_is_not_restored(first: Life, second: Life) -> None:
+async def test_session_deleted_before_takeover_is_not_restored(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     finding = asyncio.ensure_future(keeper_of(second).acquire(session, None))
@@ -280,26 +280,26 @@ async def test_session_deleted_before_takeover_is_not_restored(first: Life, seco
 async def test_unshared_store_needs_no_lease(processes: Processes) -> None:
     session = ""
     for number in range(3):
-        life = await processes.start(alone=True)
-        assert life.server._runtime.get_services().cluster is None
-        session = session or await life.host.session()
-        assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
-        assert isinstance(await holder(life, session), Lease)
-        assert (await life.record(session)).metadata.generation == number
-        await processes.end(life)
+        run = await processes.start(alone=True)
+        assert run.server._runtime.get_services().cluster is None
+        session = session or await run.host.session()
+        assert "result" in (await run.request(session, "logging/setLevel", {"level": "error"})).json
+        assert isinstance(await holder(run, session), Lease)
+        assert (await run.record(session)).metadata.generation == number
+        await processes.end(run)
 
 
 # --- changes by another process ---------------------------------------------------------------------------
 
 
-async def taken(first: Life, second: Life, session: str) -> None:
+async def taken(first: ServerRun, second: ServerRun, session: str) -> None:
     """The second process owns a session that the first believes to own."""
     await vanish(first)
     await take(second, session)
 
 
 @pytest.mark.row("D08")
-async def test_events_of_a_lost_session_are_refused_and_not_sent(first: Life, second: Life) -> None:
+async def test_events_of_a_lost_session_are_refused_and_not_sent(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     await first.subscribe(session, "note://a")
     stream = first.host.begin("GET", mcp_session_id=session)
@@ -321,7 +321,7 @@ async def test_events_of_a_lost_session_are_refused_and_not_sent(first: Life, se
 
 
 @pytest.mark.row("D08")
-async def test_streams_of_a_lost_session_never_begin(first: Life, second: Life) -> None:
+async def test_streams_of_a_lost_session_never_begin(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     lost = await first.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
@@ -332,7 +332,7 @@ async def test_streams_of_a_lost_session_never_begin(first: Life, second: Life) 
 
 @pytest.mark.row("D08")
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
-async def test_change_of_a_lost_session_has_unknown_outcome(first: Life, second: Life, method: str) -> None:
+async def test_change_of_a_lost_session_has_unknown_outcome(first: ServerRun, second: ServerRun, method: str) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     before = await second.record(session)
@@ -343,7 +343,7 @@ async def test_change_of_a_lost_session_has_unknown_outcome(first: Life, second:
 
 
 @pytest.mark.row("D08")
-async def test_notification_to_a_lost_session_is_not_acknowledged(first: Life, second: Life) -> None:
+async def test_notification_to_a_lost_session_is_not_acknowledged(first: ServerRun, second: ServerRun) -> None:
     session = (await first.host.ask("POST", INITIALIZE)).headers["mcp-session-id"]
     await taken(first, second, session)
     ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -353,7 +353,7 @@ async def test_notification_to_a_lost_session_is_not_acknowledged(first: Life, s
 
 
 @pytest.mark.row("D08")
-async def test_former_holder_cannot_delete_a_session(first: Life, second: Life) -> None:
+async def test_former_holder_cannot_delete_a_session(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     kept = await second.store.scan(f"session/{session}")
@@ -363,7 +363,7 @@ async def test_former_holder_cannot_delete_a_session(first: Life, second: Life) 
 
 
 @pytest.mark.row("D08")
-async def test_former_holder_does_not_record_use(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_former_holder_does_not_record_use(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     before = await second.record(session)
@@ -376,7 +376,7 @@ async def test_former_holder_does_not_record_use(first: Life, second: Life, cloc
 
 
 @pytest.mark.row("D08")
-async def test_call_in_a_lost_session_has_unknown_outcome(first: Life, second: Life) -> None:
+async def test_call_in_a_lost_session_has_unknown_outcome(first: ServerRun, second: ServerRun) -> None:
     began, cancelled = asyncio.Event(), asyncio.Event()
 
     @first.server.tool
@@ -402,7 +402,7 @@ async def test_call_in_a_lost_session_has_unknown_outcome(first: Life, second: L
 
 
 @pytest.mark.row("D08")
-async def test_losing_one_session_leaves_others_alone(first: Life, second: Life) -> None:
+async def test_losing_one_session_leaves_others_alone(first: ServerRun, second: ServerRun) -> None:
     lost, other, cause = [await first.host.session() for _ in range(3)]
     for session in (lost, other):
         await first.subscribe(session, "note://a")
@@ -418,7 +418,7 @@ async def test_losing_one_session_leaves_others_alone(first: Life, second: Life)
 
 
 @pytest.mark.row("D08")
-async def test_writes_waiting_for_a_refused_lease_are_refused(first: Life, second: Life) -> None:
+async def test_writes_waiting_for_a_refused_lease_are_refused(first: ServerRun, second: ServerRun) -> None:
     acquire, lost = first.store.acquire, asyncio.Event()
 
     async def too_late(at: str, who: str, ttl: float, **more: Any) -> Lease | Held:
@@ -435,7 +435,7 @@ async def test_writes_waiting_for_a_refused_lease_are_refused(first: Life, secon
     assert await second.store.scan("session/1") == []
 
 
-async def test_reader_of_a_session_being_lost_is_released(first: Life, second: Life) -> None:
+async def test_reader_of_a_session_being_lost_is_released(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     await first.subscribe(session, "note://a")
     await taken(first, second, session)
@@ -455,7 +455,7 @@ async def test_reader_of_a_session_being_lost_is_released(first: Life, second: L
 
 
 @pytest.mark.row("D08")
-async def test_session_lost_before_first_use_is_not_used(first: Life) -> None:
+async def test_session_lost_before_first_use_is_not_used(first: ServerRun) -> None:
     kept, lost = keeper_of(first).create("S" * 43), list[str]()
     kept.lease.lose()  # as when this process is evicted while it checks the quota
     kept.on_taken_over(lambda: lost.append("told"))
@@ -465,7 +465,7 @@ async def test_session_lost_before_first_use_is_not_used(first: Life) -> None:
 # --- uncertain ownership --------------------------------------------------------------------------------
 
 
-async def test_lease_is_confirmed_before_use_after_long_silence(first: Life, clock: ManualClock) -> None:
+async def test_lease_is_confirmed_before_use_after_long_silence(first: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
     renew, renewed = first.store.renew, list[str]()
 
@@ -485,7 +485,9 @@ async def test_lease_is_confirmed_before_use_after_long_silence(first: Life, clo
 
 
 @pytest.mark.row("D08")
-async def test_former_holder_does_not_answer_for_a_session(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_former_holder_does_not_answer_for_a_session(
+    first: ServerRun, second: ServerRun, clock: ManualClock
+) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     clock.advance(5)
@@ -494,7 +496,7 @@ async def test_former_holder_does_not_answer_for_a_session(first: Life, second: 
     await take(second, session)
 
 
-async def test_unconfirmable_lease_answers_503(first: Life, clock: ManualClock) -> None:
+async def test_unconfirmable_lease_answers_503(first: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
 
     async def away(*_: Any) -> Lease:
@@ -508,7 +510,7 @@ async def test_unconfirmable_lease_answers_503(first: Life, clock: ManualClock) 
     assert (first.seen.of(RestoreStep), ends(first)) == ([], [])
 
 
-async def test_session_is_acquired_again_after_the_store_lost_its_lease(first: Life) -> None:
+async def test_session_is_acquired_again_after_the_store_lost_its_lease(first: ServerRun) -> None:
     session = await first.host.session()
     await first.store.acquire(f"session/{session}", crew_of(first).name, 1e-6)  # as the same, so that it is replaced
     answer = await first.request(session, "logging/setLevel", {"level": "error"})
@@ -518,7 +520,7 @@ async def test_session_is_acquired_again_after_the_store_lost_its_lease(first: L
 
 
 @pytest.mark.row("D08")
-async def test_evicted_process_gives_up_all_sessions(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_evicted_process_gives_up_all_sessions(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     sessions = [await first.host.session() for _ in range(3)]
     name = crew_of(first).name
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
@@ -533,7 +535,7 @@ async def test_evicted_process_gives_up_all_sessions(first: Life, second: Life, 
     assert [one.holder for one in held] == [crew_of(first).name, crew_of(second).name, name]
 
 
-async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
+async def renamed(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     """A process is evicted by another, and rejoins with a new id."""
     name = crew_of(first).name
     await silenced(first, second, clock)
@@ -542,7 +544,7 @@ async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
 
 @pytest.mark.row("D08")
 async def test_session_opened_under_an_evicted_name_is_lost(
-    processes: Processes, second: Life, clock: ManualClock
+    processes: Processes, second: ServerRun, clock: ManualClock
 ) -> None:
     first = await processes.start(settings=Settings(initialize_timeout=None))  # much time passes
     waiting = Late(first.store, "acquire", "session/")
@@ -558,7 +560,9 @@ async def test_session_opened_under_an_evicted_name_is_lost(
 
 
 @pytest.mark.row("D08")
-async def test_session_opened_without_a_name_is_given_up(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_session_opened_without_a_name_is_given_up(
+    first: ServerRun, second: ServerRun, clock: ManualClock
+) -> None:
     name = crew_of(first).name
     await first.host.session()
     waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that it was evicted
@@ -576,7 +580,7 @@ async def test_session_opened_without_a_name_is_given_up(first: Life, second: Li
 
 @pytest.mark.row("D08")
 async def test_session_acquired_under_an_evicted_name_is_acquired_again(
-    processes: Processes, first: Life, second: Life, clock: ManualClock
+    processes: Processes, first: ServerRun, second: ServerRun, clock: ManualClock
 ) -> None:
     third = await processes.start()
     session = await third.host.session()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.server.server_runs import TTL, Life
+from tests.unit.server.server_runs import TTL, ServerRun
 from tests.unit.transports.http.asgi import Answer, request
 
 from trunkline import Settings
@@ -14,16 +14,16 @@ from trunkline.server.limits.shared_semaphore import scan_all
 from trunkline.testing import ManualClock
 
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-Begin = Callable[..., Life]
+Begin = Callable[..., ServerRun]
 
 
 @pytest.fixture
-async def life(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Begin]:
-    made: list[Life] = []
+async def run(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Begin]:
+    made: list[ServerRun] = []
 
-    def begin(principal: str | None = "anna", most: int | None = 2, at: ManualClock = clock) -> Life:
+    def begin(principal: str | None = "anna", most: int | None = 2, at: ManualClock = clock) -> ServerRun:
         settings = Settings(max_sessions_per_principal=most)
-        made.append(Life(tmp_path / "shared.db", at, settings=settings))
+        made.append(ServerRun(tmp_path / "shared.db", at, settings=settings))
         made[-1].host.principal = principal
         return made[-1]
 
@@ -32,17 +32,17 @@ async def life(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Begin]:
         await one.host.app.aclose()
 
 
-async def opened(at: Life, params: Any = INITIALIZE) -> Answer:
+async def opened(at: ServerRun, params: Any = INITIALIZE) -> Answer:
     return await at.host.ask("POST", request("initialize", params))
 
 
-async def is_full(at: Life) -> bool:
+async def is_full(at: ServerRun) -> bool:
     answer = await opened(at)
     assert answer.status in {200, 503}
     return answer.status == 503
 
 
-async def renewed(at: Life, clock: ManualClock) -> None:
+async def renewed(at: ServerRun, clock: ManualClock) -> None:
     """Wait until the entries of used sessions have the lifetime of sessions."""
     async with asyncio.timeout(20):
         while any((item.expires or 0) < clock.now() + TTL for item in await at.store.scan("owner/")):
@@ -50,8 +50,8 @@ async def renewed(at: Life, clock: ManualClock) -> None:
 
 
 @pytest.mark.row("Q06")
-async def test_quota_counts_sessions_of_all_processes(life: Begin) -> None:
-    one, other = life(), life()
+async def test_quota_counts_sessions_of_all_processes(run: Begin) -> None:
+    one, other = run(), run()
     first, second = await one.host.session(), await other.host.session()
     for each in (one, other):
         refused = await opened(each)
@@ -67,8 +67,8 @@ async def test_quota_counts_sessions_of_all_processes(life: Begin) -> None:
 
 
 @pytest.mark.row("Q06")
-async def test_concurrent_sessions_never_exceed_the_quota(life: Begin) -> None:
-    houses = [life(), life()]
+async def test_concurrent_sessions_never_exceed_the_quota(run: Begin) -> None:
+    houses = [run(), run()]
     answers = await asyncio.gather(*(opened(houses[number % 2]) for number in range(8)))
     opened_now = sum(answer.status == 200 for answer in answers)
     assert len(await scan_all(houses[0].store, "owner/")) <= min(
@@ -77,9 +77,9 @@ async def test_concurrent_sessions_never_exceed_the_quota(life: Begin) -> None:
 
 
 @pytest.mark.row("Q06")
-async def test_sessions_of_a_dead_process_count_until_they_expire(life: Begin) -> None:
+async def test_sessions_of_a_dead_process_count_until_they_expire(run: Begin) -> None:
     still = ManualClock(start=1_000_000.0)
-    dead, other = life(at=still), life()
+    dead, other = run(at=still), run()
     for _ in range(2):
         await dead.host.session()
     await renewed(dead, still)
@@ -93,8 +93,8 @@ async def test_sessions_of_a_dead_process_count_until_they_expire(life: Begin) -
 
 
 @pytest.mark.row("Q06")
-async def test_used_session_keeps_counting(life: Begin, clock: ManualClock) -> None:
-    one = life()
+async def test_used_session_keeps_counting(run: Begin, clock: ManualClock) -> None:
+    one = run()
     session = await one.host.session()
     for _ in range(8):
         await renewed(one, clock)
@@ -104,8 +104,8 @@ async def test_used_session_keeps_counting(life: Begin, clock: ManualClock) -> N
 
 
 @pytest.mark.row("Q06")
-async def test_taken_over_session_counts_once(life: Begin) -> None:
-    one, other = life(), life()
+async def test_taken_over_session_counts_once(run: Begin) -> None:
+    one, other = run(), run()
     session = await one.host.session()
     await one.host.app.aclose()
     assert "result" in (await other.request(session, "ping")).json
@@ -116,23 +116,23 @@ async def test_taken_over_session_counts_once(life: Begin) -> None:
 
 
 @pytest.mark.row("Q06")
-async def test_failed_handshake_does_not_count(life: Begin) -> None:
-    one = life(most=1)
+async def test_failed_handshake_does_not_count(run: Begin) -> None:
+    one = run(most=1)
     assert "error" in (await opened(one, {})).json
     assert await scan_all(one.store, "owner/") == []
     assert not await is_full(one)
 
 
 @pytest.mark.parametrize(("principal", "most"), [(None, 1), ("anna", None)])
-async def test_no_entry_is_written_without_a_quota(life: Begin, principal: str | None, most: int | None) -> None:
-    one = life(principal=principal, most=most)
+async def test_no_entry_is_written_without_a_quota(run: Begin, principal: str | None, most: int | None) -> None:
+    one = run(principal=principal, most=most)
     for _ in range(2):
         await one.host.session()
     assert await scan_all(one.store, "owner/") == []
 
 
-async def test_unavailable_quota_answers_503(life: Begin) -> None:
-    one = life()
+async def test_unavailable_quota_answers_503(run: Begin) -> None:
+    one = run()
     await one.host.session()
     await one.store.close()
     answer = await opened(one)

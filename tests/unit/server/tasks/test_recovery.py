@@ -177,7 +177,7 @@ async def test_progress_does_not_decrease_after_restart() -> None:
 
 
 @pytest.mark.row("J01")
-@pytest.mark.usefixtures("unjudged")
+@pytest.mark.usefixtures("skip_schema_check")
 async def test_founding_task_is_recovered_like_others() -> None:
     scene = Scene()
 
@@ -206,7 +206,7 @@ async def test_founding_task_is_recovered_like_others() -> None:
 
 
 @pytest.fixture
-def unjudged() -> Iterator[None]:
+def skip_schema_check() -> Iterator[None]:
     """No official schema has this dialect."""
     taps, RawPeer.taps = RawPeer.taps, []
     yield

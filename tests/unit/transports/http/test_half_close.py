@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from tests.attacks.attacked_server import Place, listening
 from tests.attacks.raw import Caller, begin, request, text_of, tool, until
-from tests.modern import enveloped, labels
+from tests.modern import enveloped, headers_of
 
 from trunkline.facts import CallEnded
 
@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 def modern(name: str, **arguments: Any) -> bytes:
     params = enveloped(name=name, arguments=arguments)
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    return request("POST", "/mcp", message, **labels("tools/call", params))
+    return request("POST", "/mcp", message, **headers_of("tools/call", params))
 
 
 async def outcomes(place: Place, count: int = 1) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.contract.valkey import Valkey, started
 from tests.limits import PATIENCE, soon
-from tests.spec.busy_server import House
+from tests.spec.busy_server import BusyServer
 from tests.unit.transports.http.asgi import Answer, Host, hosted
 
 from trunkline import Server, Settings
@@ -74,7 +74,7 @@ async def test_own_endpoint_precedes_health_and_health_can_be_off() -> None:
 
 
 async def test_paused_or_stopping_server_is_live_but_not_ready() -> None:
-    house = House(settings={"drain_timeout": 30.0})
+    house = BusyServer(settings={"drain_timeout": 30.0})
     async with hosted(house.server) as host:
         host.app = house.server.asgi(path="/mcp")
         house.server.pause()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta
 from tests import official
-from tests.modern import PREFIX, REVISION, ask, begin, enveloped, labels, meta, refused, result
+from tests.modern import PREFIX, REVISION, ask, begin, enveloped, headers_of, meta, refused, result
 from tests.unit.transports.http.asgi import Host, hosted, request
 
 from trunkline import Context, Server, Settings
@@ -174,7 +174,7 @@ async def test_arguments_that_are_no_object_are_refused(host: Host, arguments: A
     told = answer.json
     assert told.get("error", {}).get("code") == -32602 or told["result"]["isError"] is True
     none = {"name": "route", "arguments": None, "_meta": meta()}
-    answer = await host.ask("POST", request("tools/call", none), **labels("tools/call", none))
+    answer = await host.ask("POST", request("tools/call", none), **headers_of("tools/call", none))
     assert answer.json["result"]["structuredContent"] == "eu"
 
 
