@@ -1,6 +1,5 @@
 """Authentication of the benchmark's server, in the rows that use it: one token, valid until 2100, of an issuer whose
-keys
-the server's own process publishes. The private key was discarded.
+keys the server's own process publishes. The private key was discarded.
 """
 
 import threading

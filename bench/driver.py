@@ -1,8 +1,7 @@
 """Sends requests to an MCP server over pipes and measures the cost of the responses.
 
 The figure is the CPU time of the server process, threads included. The driver must not disturb it: it encodes
-requests
-before the clock starts, only counts responses while the clock runs, and checks all of them afterwards.
+requests before the clock starts, only counts responses while the clock runs, and checks all of them afterwards.
 """
 
 import contextlib

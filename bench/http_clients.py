@@ -1,13 +1,10 @@
 """Cost and behaviour of HTTP client libraries, used as a client of MCP over Streamable HTTP would use them.
 
 `python -m bench.http_clients --python …` creates an environment per library, starts a bare server, and prints the
-cost
-of a POST, an event and an open stream in the client process: CPU, user and system, all threads. All processes share
-one
-CPU. Each round starts every library afresh, on either loop, in a random order; the best batch of all rounds counts.
-Only
-ratios inside one run mean something. `--behaviour` prints instead the behaviour of each library when a connection is
-lost, a request is cancelled, a server redirects, or a proxy or a certificate is in between.
+cost of a POST, an event and an open stream in the client process: CPU, user and system, all threads. All processes
+share one CPU. Each round starts every library afresh, on either loop, in a random order; the best batch of all
+rounds counts. Only ratios inside one run mean something. `--behaviour` prints instead the behaviour of each library
+when a connection is lost, a request is cancelled, a server redirects, or a proxy or a certificate is in between.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """Sends requests to an MCP server over HTTP and measures the cost of the responses.
 
 It speaks raw HTTP/1.1 over persistent connections: a request is one write, and the driver parses a response only
-after
-the clock has stopped. Every connection has its own session and one request in flight.
+after the clock has stopped. Every connection has its own session and one request in flight.
 """
 
 import json
@@ -44,9 +43,8 @@ class HttpServerProcess(Process):
         stateless: str | None = None,
         token: str | None = None,
     ) -> None:
-        """`stateless` is the revision that each request names; without it every connection has a session. `token` goes
-        with
-        every request.
+        """`stateless` is the revision that each request names; without it every connection has a session. `token`
+        goes with every request.
         """
         self._stateless = stateless
         self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"

@@ -1,8 +1,7 @@
 """A bare HTTP server to measure clients against: no library, so that it favours none of them.
 
 It implements just enough of HTTP/1.1 for well-behaved clients. The path selects the response, or its failure. It is
-a
-proxy too, for absolute addresses and for tunnels.
+a proxy too, for absolute addresses and for tunnels.
 """
 
 import asyncio

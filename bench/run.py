@@ -1,20 +1,14 @@
 """CPU per request of a server, ours beside its peers': `make bench PYTHON=…`.
 
 Only ratios inside one run mean something. So every target runs on the same CPython and on the one CPU that the
-driver
-runs on. Each round starts all targets of a row afresh, and sends them short batches in turn, in a new random order
-each
-time. A batch aims at the same CPU time whatever a request costs, so that a quiet moment of the machine is as likely
-to
-hold one of theirs as one of ours; the most expensive ones take longer, since a window has to be filled twice. The
-best
-batch of all rounds counts.
+driver runs on. Each round starts all targets of a row afresh, and sends them short batches in turn, in a new random
+order each time. A batch aims at the same CPU time whatever a request costs, so that a quiet moment of the machine is
+as likely to hold one of theirs as one of ours; the most expensive ones take longer, since a window has to be filled
+twice. The best batch of all rounds counts.
 
 `make bench BASE=<commit>` measures this tree beside one of its commits instead, and fails if the cost of a row has
-grown
-by more than a tenth. The two alternate, so that disturbances hit neighbouring batches alike: the median of the
-ratios of
-neighbours counts. Nothing is measured again, whatever the outcome.
+grown by more than a tenth. The two alternate, so that disturbances hit neighbouring batches alike: the median of the
+ratios of neighbours counts. Nothing is measured again, whatever the outcome.
 """
 
 import argparse
@@ -39,8 +33,7 @@ each other."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the table. The exit status is 1 when a gate fails, when a figure for a gate is missing, or when one of our
-    own
-    servers could not be measured.
+    own servers could not be measured.
     """
     options = _options(arguments)
     wanted = [row for row in ROWS if options.rows in row.name and not (options.base and row.how in NOT_COMPARED)]

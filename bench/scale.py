@@ -145,8 +145,7 @@ def carried() -> Table:
 
 def deploys() -> Table:
     """The cost of a rolling restart: each process says hello to all others, which reply; it leaves, and all receive
-    that; and
-    others restore its sessions on the next request.
+    that; and others restore its sessions on the next request.
     """
     cost, load = COSTS["always"] | ALIKE, Load()
     moved = cost["acquire"] + 2 * cost["commit"] + 3 * cost["get"] + cost["register"]

@@ -1,8 +1,7 @@
 """A model of processes that share a store: their load on it and on each other, and latencies.
 
 Its inputs are the store calls of each operation and their cost for a Valkey, which `python -m bench.units` measures,
-and
-an assumed load. `bench/scale.py` prints the results.
+and an assumed load. `bench/scale.py` prints the results.
 """
 
 import binascii
@@ -114,9 +113,8 @@ LAST = STEPS[-1][1]
 
 @dataclass
 class Spent:
-    """The spending per second, by purpose: CPU µs of Valkey, of which some in the slot of the index, and messages that
-    each
-    process receives.
+    """The spending per second, by purpose: CPU µs of Valkey, of which some in the slot of the index, and messages
+    that each process receives.
     """
 
     cpu: Counter[str] = field(default_factory=Counter)
@@ -177,9 +175,8 @@ def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Ma
 
 
 def looks(processes: int, load: Load) -> float:
-    """The rate of scans for lost tasks: the first as soon as a lease could expire, the others the more seldom the more
-    of
-    them come before.
+    """The rate of scans for lost tasks: the first as soon as a lease could expire, the others the more seldom the
+    more of them come before.
     """
     others = sum(1 / (load.task_lease * (1 + before)) for before in range(1, processes))
     return 1 / (load.task_lease * 2 / 3) + others
@@ -254,8 +251,7 @@ def left_of(lease: float, chance: random.Random) -> float:
 
 def task_taken(processes: int, chance: random.Random, load: Load, design: Design) -> float:
     """The time from the death of a process until another runs one of its tasks. The first one scans when the lease
-    expires,
-    and goes from mark to mark, one after the other.
+    expires, and goes from mark to mark, one after the other.
     """
     if design.marks_by_process:
         return left_of(load.process_lease, chance) + chance.random() * load.running * ROUND_TRIP_S

@@ -2,8 +2,7 @@
 
 First it monitors, with MONITOR, a server of ours that repeats one operation: that shows the store calls of each
 operation. Then it sends calls of the store's script from many connections at once, at full speed: that shows the
-cost of
-each kind of call for Valkey, in CPU time and in time. `bench/scale.py` has these figures as its inputs.
+cost of each kind of call for Valkey, in CPU time and in time. `bench/scale.py` has these figures as its inputs.
 """
 
 import asyncio

@@ -19,9 +19,8 @@ class WorkersProcess(HttpServerProcess):
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], *, workers: int, carried: bool, timed: bool
     ) -> None:
-        """`carried`: the owner of every session is another worker than the one of its connection. `timed`: elapsed time
-        counts,
-        not the CPU time of all processes.
+        """`carried`: the owner of every session is another worker than the one of its connection. `timed`: elapsed
+        time counts, not the CPU time of all processes.
         """
         super().__init__(command, env)
         self._workers = workers
@@ -45,9 +44,8 @@ class WorkersProcess(HttpServerProcess):
         return time.perf_counter_ns() if self._timed else sum(map(cpu_ns, _family(self.pid)))
 
     def ask(self, question: Question, count: int, window: int) -> Sample:
-        """Send so many requests. Consecutive connections lead to different workers: so a forwarded session is that of
-        the
-        neighbour.
+        """Send so many requests. Consecutive connections lead to different workers: so a forwarded session is that
+        of the neighbour.
         """
         while len(self._lines) < window:
             made = [self._opened(self._line()) for _ in range(self._workers)]

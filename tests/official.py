@@ -3,8 +3,7 @@
     check(line, revision="2025-11-25", sender="server", answers="tools/list")
 
 Four revisions have a JSON schema, which comes from the official conformance suite. 2024-11-05 has none there, so the
-zod
-types of the official TypeScript SDK of that time check it, in a node process that lives as long as this one.
+zod types of the official TypeScript SDK of that time check it, in a node process that lives as long as this one.
 """
 
 import atexit

@@ -5,8 +5,7 @@
         assert peer.result("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})["isError"] is False
 
 Each line of its standard output has to be a message: anything else fails the test, at the latest when the process
-has
-ended and the peer has read all of it. Every wait has a deadline.
+has ended and the peer has read all of it. Every wait has a deadline.
 """
 
 import asyncio

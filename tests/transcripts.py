@@ -1,10 +1,8 @@
 """Validate the messages of one side of a connection, each against the schema of its revision.
 
 A request of the modern era names its revision, and messages that refer to the request have the same one: its
-response, a
-notification with its progress token or subscription id, its cancellation. All other messages have the revision that
-the
-handshake negotiated; without a handshake, they are modern once a modern message has passed.
+response, a notification with its progress token or subscription id, its cancellation. All other messages have the
+revision that the handshake negotiated; without a handshake, they are modern once a modern message has passed.
 """
 
 import json

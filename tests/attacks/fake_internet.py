@@ -1,6 +1,5 @@
 """A simulated internet: sites on this machine with configured responses, a token issuer, and name resolution that a
-test
-controls. All sockets connect to this machine.
+test controls. All sockets connect to this machine.
 """
 
 import asyncio

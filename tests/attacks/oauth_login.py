@@ -1,6 +1,5 @@
 """Logins against an MCP server and an authorization server that a test controls. A simulated user acts as the test
-says,
-and records the pages it was sent to.
+says, and records the pages it was sent to.
 """
 
 from collections.abc import AsyncIterator, Callable

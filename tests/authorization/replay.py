@@ -3,11 +3,10 @@
     async with replayed("okta") as okta: ...
 
 A record has the published documents, and then: the status of a `registration` (None: there is none), the `client`
-that
-an administrator has made instead, the condition for a refresh token (`refresh_with`; None: never), the effect of a
-refresh on it (`rotation`), further members that come `back` with a code and in an `answer`, and the `claims` of its
-tokens (None: they are opaque). The issuer's host becomes 127.0.0.1, and every other host localhost: another host is
-another origin here too.
+that an administrator has made instead, the condition for a refresh token (`refresh_with`; None: never), the effect
+of a refresh on it (`rotation`), further members that come `back` with a code and in an `answer`, and the `claims` of
+its tokens (None: they are opaque). The issuer's host becomes 127.0.0.1, and every other host localhost: another host
+is another origin here too.
 """
 
 import base64

@@ -35,8 +35,7 @@ async def run(
     plan: Plan, folder: Path, *, fault: Fault | None = None, patience: float = PATIENCE
 ) -> tuple[History, list[Recovery]]:
     """Run a campaign; return its history and recovery times. With a `fault` the store is defective; then some waits
-    would
-    never end, and short timeouts suffice.
+    would never end, and short timeouts suffice.
     """
     names = [part.name for part in plan.parts]
     diary = Diary(names, patience)
@@ -108,8 +107,7 @@ def recoveries(
     troubles: Sequence[Trouble], answers: Sequence[tuple[float, str]], names: Sequence[str]
 ) -> list[Recovery]:
     """The recovery time after each fault, unless the next one came before it. Where other processes can respond
-    meanwhile,
-    their responses count from the beginning.
+    meanwhile, their responses count from the beginning.
     """
     found: list[Recovery] = []
     for number, one in enumerate(troubles):

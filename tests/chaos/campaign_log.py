@@ -81,9 +81,8 @@ class Diary:
         self.stir()
 
     async def everybody_hears(self, board: str, number: int) -> None:
-        """Wait until all subscribers of a board have read a number or a later one. If they do not while the server is
-        up, the
-        checker reports it.
+        """Wait until all subscribers of a board have read a number or a later one. If they do not while the server
+        is up, the checker reports it.
         """
         began, missing = time.monotonic(), set(self.listeners[board])
         while missing and time.monotonic() < max(began, self.back) + self.patience:

@@ -3,8 +3,7 @@ processes, with `--redis URL` one of several.
 
 Each effect of a tool is a line in a file, written atomically before the response. The file is independent of
 Trunkline's stores: the checker compares everything else with it. The boards and the store lie beside it, shared by
-all
-processes.
+all processes.
 """
 
 import argparse

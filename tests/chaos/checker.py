@@ -16,8 +16,8 @@ Guarantees, and what may be missing:
 
 With several processes, clients of the others may notice a fault a little later: when the leases of a process have
 expired. And a process that was suspended, or could not reach the store, does not know that it has lost its leases
-before
-its next call of the store; so it may take one more step, which nothing can prevent, and never reach a checkpoint.
+before its next call of the store; so it may take one more step, which nothing can prevent, and never reach a
+checkpoint.
 """
 
 import sys
@@ -149,8 +149,7 @@ def _events(history: History) -> Iterator[str]:
 
 def _updates(history: History) -> Iterator[str]:
     """A writer waits until all subscribers have the number, so each update arrives separately; or together with one
-    whose
-    writer got no response.
+    whose writer got no response.
     """
     heard: dict[tuple[str, str], list[int]] = defaultdict(list)
     for one in history.heard:
@@ -187,9 +186,8 @@ def _task(saw: Saw, done: Sequence[Effect]) -> Iterator[str]:
 
 
 def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
-    """No step repeats that a checkpoint covers, except for a few steps of a run that lost its lease unnoticed; such a
-    run
-    reaches no checkpoint.
+    """No step repeats that a checkpoint covers, except for a few steps of a run that lost its lease unnoticed; such
+    a run reaches no checkpoint.
     """
     kept: dict[str, int] = defaultdict(int)  # by run
     late: dict[str, int] = defaultdict(int)  # by run, the repeated steps

@@ -51,8 +51,7 @@ class Player(Playing):
 
     async def open(self) -> None:
         """Open the client, which fails during a fault, and is retried; and fetch the tools, since the client repeats
-        only
-        operations that it knows to be idempotent.
+        only operations that it knows to be idempotent.
         """
         while True:
             with contextlib.suppress(TransportError):

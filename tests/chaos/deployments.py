@@ -1,6 +1,5 @@
-"""The deployments of a campaign: one process on a file, four workers on one port, or three processes with one Valkey.
-In
-the last two each request reaches another process.
+"""The deployments of a campaign: one process on a file, four workers on one port, or three processes with one
+Valkey. In the last two each request reaches another process.
 """
 
 import asyncio

@@ -13,9 +13,8 @@ Outcome = Literal["answered", "unknown", "failed"]
 
 
 class Effect(Struct, frozen=True):
-    """One line of a tool: its name, the operation, a number, the run, and the principal. For a number on a board, the
-    board
-    precedes the operation.
+    """One line of a tool: its name, the operation, a number, the run, and the principal. For a number on a board,
+    the board precedes the operation.
     """
 
     what: str

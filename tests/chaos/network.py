@@ -1,12 +1,10 @@
 """The network of a deployment, in a separate process, so that busy clients do not slow it down: the load balancer in
-front
-of its processes, and the proxy between them and their store.
+front of its processes, and the proxy between them and their store.
 
     python -m tests.chaos.network STORE PORT…       STORE is the port of the store, 0 for no proxy
 
 It prints its two ports, and then "done" after each command: `cut` and `mend`, `stall` and `flow` control the proxy
-to the
-store; `avoid PORT` makes the load balancer skip a server, `meet` ends that.
+to the store; `avoid PORT` makes the load balancer skip a server, `meet` ends that.
 """
 
 import asyncio

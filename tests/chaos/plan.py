@@ -1,6 +1,5 @@
-"""The plan of a campaign, derived from its seed alone: its clients, their operations, and the faults with their times.
-The
-results depend on the machine; the plan is the same every time.
+"""The plan of a campaign, derived from its seed alone: its clients, their operations, and the faults with their
+times. The results depend on the machine; the plan is the same every time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,8 +96,7 @@ class Deed(Struct, frozen=True):
 
 class Mischief(Struct, frozen=True):
     """A fault, and its time, relative to the end of the last recovery: counted in responses since then, because the
-    speed
-    depends on the machine, plus a delay.
+    speed depends on the machine, plus a delay.
     """
 
     kind: Kind
@@ -110,8 +108,7 @@ class Mischief(Struct, frozen=True):
 
 class Plan(Struct, frozen=True):
     """A whole campaign. After the last operation the whole deployment restarts once more, so that another process
-    answers the
-    repetitions.
+    answers the repetitions.
     """
 
     seed: int

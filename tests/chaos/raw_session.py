@@ -1,6 +1,5 @@
 """A raw HTTP client for sessions of the handshake era that never opens a second session: through all faults of the
-server,
-it continues its session and resumes broken streams. It uses none of our client's code.
+server, it continues its session and resumes broken streams. It uses none of our client's code.
 """
 
 import asyncio
@@ -120,10 +119,9 @@ class Session:
         cut: int | None = None,
         away: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
-        """Return the response, resuming its stream if necessary; report the messages before it. With `cut` the client
-        disconnects
-        after so many events, and stays away until `away` returns. It repeats a request that was not started. Raises
-        `Lost`.
+        """Return the response, resuming its stream if necessary; report the messages before it. With `cut` the
+        client disconnects after so many events, and stays away until `away` returns. It repeats a request that was
+        not started. Raises `Lost`.
         """
         while True:
             reader = _Reader(self._follows, told)
@@ -209,8 +207,7 @@ class Session:
 
     def _follows(self, place: str, message: Any) -> None:
         """Check that the numbers of a stream's events have no gap and begin with 1: a client without an event has no
-        position
-        to resume from, and gets all.
+        position to resume from, and gets all.
         """
         stream, number = map(int, place.split("-"))
         known = self._last.get(stream, 0)

@@ -1,6 +1,5 @@
 """Bounded campaigns, as `make chaos` runs longer ones; and some with defective stores, which show that the checker
-would
-notice. All inject several faults into servers, hence the seconds that they take.
+would notice. All inject several faults into servers, hence the seconds that they take.
 """
 
 from pathlib import Path
@@ -66,9 +65,8 @@ def by_hand() -> tuple[Part, ...]:
 async def found_out(
     deployment: Deployment, mischief: tuple[Mischief, ...], fault: Fault, folder: Path, seed: int
 ) -> list[str]:
-    """The violations with a defective store that a lack of time does not explain: a wait for lost data never ends, so
-    the
-    timeouts are short.
+    """The violations with a defective store that a lack of time does not explain: a wait for lost data never ends,
+    so the timeouts are short.
     """
     for number in range(CAMPAIGNS):
         place = folder / str(number)

@@ -1,8 +1,7 @@
 """The pass criteria of a scenario, stricter than the suite's, which passes a client that does nothing at all.
 
 A scenario passes when its checks exist, none of them failed, warned or was skipped, no result in them says that a
-tool
-failed, and at least as many succeeded as the table says.
+tool failed, and at least as many succeeded as the table says.
 """
 
 from collections import Counter

@@ -121,8 +121,7 @@ async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:
 
 def judge(told: Sequence[Told], sender: str) -> int:
     """Check that numbers of one sender arrived in order and once, and that each gap was reported before the next
-    number.
-    Return the number of missing ones.
+    number. Return the number of missing ones.
     """
     missing, expected, known = 0, 0, False
     for what, name, message in told:

@@ -2,10 +2,8 @@
 or the process.
 
 The packets go over plain sockets to real processes, on both loops, with and without a store and workers. Offsets
-choose
-their content: pipelined requests whose responses have to wait, cut or corrupted at each byte. The tests know nothing
-of
-how the server reads HTTP.
+choose their content: pipelined requests whose responses have to wait, cut or corrupted at each byte. The tests know
+nothing of how the server reads HTTP.
 """
 
 import asyncio

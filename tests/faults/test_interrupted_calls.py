@@ -1,8 +1,7 @@
 """Calls that a graceful shutdown, or the end of their session, interrupts: on each transport, in both eras, with and
 without a store. A call whose handler has started fails with `outcome_unknown`, and our client repeats it only if the
-tool
-is idempotent or the call has a key that outlives the process. The client repeats a call that has not started until
-it runs.
+tool is idempotent or the call has a key that outlives the process. The client repeats a call that has not started
+until it runs.
 """
 
 import asyncio

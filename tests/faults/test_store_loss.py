@@ -54,9 +54,8 @@ class Shops:
             await asyncio.sleep(0.05)
 
     async def answers(self, at: Served, session: str) -> int:
-        """Call a read-only tool; return the process that has answered, the status of a rejection, or 0 if the outcome
-        is
-        unknown.
+        """Call a read-only tool; return the process that has answered, the status of a rejection, or 0 if the
+        outcome is unknown.
         """
         call = {"id": 2, "method": "tools/call", "params": {"name": "look", "arguments": {"what": "x"}}}
         status, body, _ = await self._post(at, session, call)

@@ -1,10 +1,8 @@
 """Mutated bytes and hostile values in valid exchanges, for framing, codec and a whole server; and random schemas and
-URI
-templates for a server's catalog: `python -m tests.fuzz.run`.
+URI templates for a server's catalog: `python -m tests.fuzz.run`.
 
 No input may crash or hang anything or cause an internal error, and the next valid message must work. Each case
-depends
-on the seed and its number alone, so `--seed 7 --case 12` repeats one.
+depends on the seed and its number alone, so `--seed 7 --case 12` repeats one.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python tests/interop/everything.py [http [WORKERS | redis://…]]
 
-Over HTTP it listens on any free port, and prints it. Processes on the same Redis are one server.
-It uses the public API only, as any user's server does. Tools return text, JSON where there is more to say.
+Over HTTP it listens on any free port, and prints it. Processes on the same Redis are one server. It uses the public
+API only, as any user's server does. Tools return text, JSON where there is more to say.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The matrix of features that have to work between us and the official SDKs, and the storage of its outcomes.
 
 Our method table defines the cells, so a new row without a probe is a failing test. A cell is a method and the side
-that
-receives it, or a capability and the side that declares it.
+that receives it, or a capability and the side that declares it.
 """
 
 import fcntl

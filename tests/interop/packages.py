@@ -5,10 +5,8 @@
     python -m tests.interop.packages NAME …  single entries
 
 An environment is complete when its stamp file holds the requirements of the table; others are rebuilt. Dependencies
-are
-resolved as of a day, so they are the same each time, and a package of 2024 gets the libraries of 2024. Install
-scripts
-of npm are off.
+are resolved as of a day, so they are the same each time, and a package of 2024 gets the libraries of 2024. Install
+scripts of npm are off.
 """
 
 import fcntl
@@ -103,8 +101,7 @@ class ServerEntry:
     """A server: its command, its catalog and its known answers.
 
     Commands, variables, arguments and texts may hold {folder} (of the test), {port}, {site} (a web server of the
-    test),
-    {programs} (of the environment) and {peers} (our scripts).
+    test), {programs} (of the environment) and {peers} (our scripts).
     """
 
     name: str

@@ -1,6 +1,5 @@
 """The official SDKs against our server: every method and capability of every revision, cell by cell, over every
-transport
-that both have.
+transport that both have.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Our client against servers from PyPI and npm, and client libraries from there against our server.
 
 packages.toml names them, with their catalogs and known answers; none of them needs a network. `make test` runs those
-that
-are marked quick there, `make test-long` all of them.
+that are marked quick there, `make test-long` all of them.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""One server, and clients of each task dialect side by side: npm's tasks client in both of its generations, ours, and
-the
-unmodified examples of the founding documents.
+"""One server, and clients of each task dialect side by side: npm's tasks client in both of its generations, ours,
+and the unmodified examples of the founding documents.
 """
 
 import json

@@ -71,8 +71,7 @@ class Deployment:
 
     async def lose_one(self, clients: list[dict[str, Any]]) -> None:
         """Kill the process with the most sessions, if it has no stream of HTTP+SSE, whose session ends with it. Then
-        change a
-        resource.
+        change a resource.
         """
         at = {
             line: [one["process"] for one in clients if one["line"] == PATHS[line].format(self.place)] for line in PATHS

@@ -1,8 +1,7 @@
 """A client, a server and a faulty connection between them, in any order of events; invariants that always hold.
 
 Each call carries a unique number, which its response must echo. The server counts its effects. The test moves the
-clock,
-so nothing waits; in the end it removes all faults, and then every call has to end.
+clock, so nothing waits; in the end it removes all faults, and then every call has to end.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
-"""Tenants are isolated: fifty principals use one server concurrently over real HTTP, and try to steal from each other.
-All
-data that one of them receives carries that principal's mark alone.
+"""Tenants are isolated: fifty principals use one server concurrently over real HTTP, and try to steal from each
+other. All data that one of them receives carries that principal's mark alone.
 
 The random choices follow the seed of the run.
 """
@@ -67,8 +66,7 @@ class Tenant:
 
 def people(random: Random, home: Issuer, abroad: Issuer) -> tuple[list[Tenant], StaticTokens]:
     """Half of them with signed tokens of two issuers, half with opaque tokens. Many share a client id, and the names
-    are the
-    same at each issuer.
+    are the same at each issuer.
     """
     made: list[Tenant] = []
     known: dict[str, Principal] = {}

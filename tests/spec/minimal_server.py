@@ -3,10 +3,8 @@
     python -I -S minimal_server.py EFFECTS
 
 Each effect is a line in the file EFFECTS. The tool `look` is read-only; `pay` is not, and may crash the server;
-`echo`
-returns its text; `wait` never returns. With `stay` the server stops responding and ignores requests to end; with
-`mute`
-it also closes its output.
+`echo` returns its text; `wait` never returns. With `stay` the server stops responding and ignores requests to end;
+with `mute` it also closes its output.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""An internal error ends one connection and nothing else, and the session continues. The server's clock fails here, at
-a
-chosen moment.
+"""An internal error ends one connection and nothing else, and the session continues. The server's clock fails here,
+at a chosen moment.
 """
 
 import asyncio

@@ -101,9 +101,8 @@ async def until_all_have_failed(tmp_path: Path) -> float:
 
 
 class Load:
-    """Calls without a pause, and their outcomes. The test kills the child after every few responses, and at times the
-    child
-    kills itself at the worst moment: after the effect and before the response.
+    """Calls without a pause, and their outcomes. The test kills the child after every few responses, and at times
+    the child kills itself at the worst moment: after the effect and before the response.
     """
 
     def __init__(self, client: Client, kills: int, seed: int) -> None:

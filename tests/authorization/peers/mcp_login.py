@@ -3,8 +3,7 @@
     python mcp_login.py URL MODE TOOL ...
 
 The mode is `legacy` for the handshake, or a later revision. It prints a line of JSON: the result of each call, and
-the
-number of pages opened by then.
+the number of pages opened by then.
 """
 
 import json

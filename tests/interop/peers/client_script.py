@@ -4,10 +4,8 @@
     python client_LIBRARY.py COMMAND ARGUMENT …
 
 The last line that a script prints is an object: `tools` has the names of all tools, `sum` is the result of `add` for
-2
-and 3, `resource` the text of test://static, and `prompt` that of `greet` for Ada; the last two only where the
-library
-has them.
+2 and 3, `resource` the text of test://static, and `prompt` that of `greet` for Ada; the last two only where the
+library has them.
 """
 
 import json

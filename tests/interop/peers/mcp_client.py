@@ -3,9 +3,8 @@
     python mcp_client.py < runs.json > outcomes.json
 
 Run by the peer's own Python, with any version of the SDK. A run is `{"revision", "server", "cells"}`: the server is
-a
-command, or an address over HTTP; cells have names such as "tools/list to server" or "client sampling". All runs are
-concurrent. The outcome of each is `{"matrix", "wire"}`: the matrix has an entry for every cell with a probe,
+a command, or an address over HTTP; cells have names such as "tools/list to server" or "client sampling". All runs
+are concurrent. The outcome of each is `{"matrix", "wire"}`: the matrix has an entry for every cell with a probe,
 `{"ok": true}` or `{"ok": false, "why": ...}`, and the wire has every message of its first connection.
 """
 

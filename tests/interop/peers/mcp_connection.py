@@ -1,8 +1,7 @@
 """A connection to a server by the official Python SDK, and a record of its messages.
 
 Each version of the SDK has a subclass for its differences. The server's messages are plain JSON here, as they were
-on
-the wire, whichever version has decoded them.
+on the wire, whichever version has decoded them.
 """
 
 from abc import ABC, abstractmethod

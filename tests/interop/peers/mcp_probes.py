@@ -1,8 +1,7 @@
 """The probes: one for each cell of the matrix, by its name.
 
 A probe uses the everything-server through the official SDK and raises on any deviation from the specification. A
-cell is
-a method and the side that receives it, or a capability and the side that declares it.
+cell is a method and the side that receives it, or a capability and the side that declares it.
 """
 
 import json
@@ -349,8 +348,7 @@ async def elicitation_complete(peer: Peer) -> None:
 @probe("a process is killed")
 async def process_killed(peer: Peer) -> None:
     """Subscriptions survive the kill of a process, unless they end with their stream. The test kills it once all
-    clients are
-    ready, and changes the resource.
+    clients are ready, and changes the resource.
     """
     folder = Path(os.environ["MEANWHILE"])
     async with peer.connection.watching("test://item/8"):

@@ -1,6 +1,5 @@
-"""Processes that share a store also share the scans for lost tasks: little more often than one would, and at once when
-one
-of them has gone.
+"""Processes that share a store also share the scans for lost tasks: little more often than one would, and at once
+when one of them has gone.
 """
 
 import asyncio
