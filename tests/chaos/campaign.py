@@ -7,18 +7,18 @@ from typing import Final
 
 import aiohttp
 from msgspec import Struct
-from tests.chaos.campaign_log import PATIENCE, Diary
-from tests.chaos.client_player import Player
+from tests.chaos.campaign_log import PATIENCE, CampaignLog
+from tests.chaos.client_player import ClientPlayer
 from tests.chaos.deployments import Deployment, opened
 from tests.chaos.faulty_stores import Fault
-from tests.chaos.history import History, Trouble, read_effects
-from tests.chaos.plan import Kind, Mischief, Part, Plan
-from tests.chaos.raw_player import HandPlayer
+from tests.chaos.history import FaultPeriod, History, read_effects
+from tests.chaos.plan import ClientPlan, FaultInjection, Kind, Plan
+from tests.chaos.raw_player import RawPlayer
 
 __all__ = ["Recovery", "recoveries", "run"]
 
 _PARTIAL: Final = frozenset[Kind]({"kill", "stop"})
-_END: Final = Mischief("death", 0, 0.0)
+_END: Final = FaultInjection("death", 0, 0.0)
 _REST: Final = 1.0  # seconds that it continues after the last fault
 
 
@@ -38,81 +38,85 @@ async def run(
     would never end, and short timeouts suffice.
     """
     names = [part.name for part in plan.parts]
-    diary = Diary(names, patience)
+    log = CampaignLog(names, patience)
     async with opened(plan, folder, fault) as deployment:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)
         ) as http:
-            players = _players(plan, deployment.url, diary, http)
-            await _play(plan, players, diary, deployment)
+            players = _players(plan, deployment.url, log, http)
+            await _play(plan, players, log, deployment)
         await asyncio.to_thread(deployment.stop)
-    return _history(diary, deployment), recoveries(deployment.troubles, diary.answers, names)
+    return _history(log, deployment), recoveries(deployment.fault_periods, log.answers, names)
 
 
-def _players(plan: Plan, url: str, diary: Diary, http: aiohttp.ClientSession) -> dict[str, Player | HandPlayer]:
+def _players(
+    plan: Plan, url: str, log: CampaignLog, http: aiohttp.ClientSession
+) -> dict[str, ClientPlayer | RawPlayer]:
     return {
-        part.name: HandPlayer(url, plan.seed, part, diary, http=http)
+        part.name: RawPlayer(url, plan.seed, part, log, http=http)
         if part.raw
-        else Player(url, plan.seed, part, diary, _listeners(plan, part))
+        else ClientPlayer(url, plan.seed, part, log, _listeners(plan, part))
         for part in plan.parts
     }
 
 
-def _listeners(plan: Plan, writer: Part) -> frozenset[str]:
+def _listeners(plan: Plan, writer: ClientPlan) -> frozenset[str]:
     return frozenset(part.name for part in plan.parts if part.board == writer.board and not part.writes)
 
 
-async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diary, deployment: Deployment) -> None:
+async def _play(
+    plan: Plan, players: dict[str, ClientPlayer | RawPlayer], log: CampaignLog, deployment: Deployment
+) -> None:
     tasks = [asyncio.create_task(player.play(), name=name) for name, player in players.items()]
     for task in tasks:
-        task.add_done_callback(lambda ended: diary.left(ended.get_name()))
+        task.add_done_callback(lambda ended: log.no_more_updates(ended.get_name()))
     try:
-        for mischief in plan.mischief:
-            await diary.more_answers(mischief.answers)
-            await asyncio.sleep(mischief.after)
-            await deployment.strike(mischief, diary)
+        for injection in plan.injection:
+            await log.more_responses(injection.answers)
+            await asyncio.sleep(injection.after)
+            await deployment.inject(injection, log)
         await asyncio.sleep(_REST)
-        diary.over.set()
-        diary.stir()
-        await diary.everybody_rests()
-        await deployment.strike(_END, diary)
-        diary.last_death.set()
-        await asyncio.wait(tasks, timeout=3 * diary.patience)
+        log.over.set()
+        log.wake()
+        await log.all_finished()
+        await deployment.inject(_END, log)
+        log.last_fault.set()
+        await asyncio.wait(tasks, timeout=3 * log.patience)
     finally:
         for task in tasks:
             if not task.done():
-                diary.unfinished.append(task.get_name())
+                log.unfinished.append(task.get_name())
                 task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-    diary.unfinished += [f"{task.get_name()}: {error!r}" for task, error in zip(tasks, ended, strict=True) if error]
+    log.unfinished += [f"{task.get_name()}: {error!r}" for task, error in zip(tasks, ended, strict=True) if error]
 
 
-def _history(diary: Diary, deployment: Deployment) -> History:
+def _history(log: CampaignLog, deployment: Deployment) -> History:
     return History(
         effects=read_effects(deployment.effects),
-        saw=tuple(diary.saw),
-        told=tuple(diary.told),
-        heard=tuple(diary.heard),
-        refusals=tuple(diary.refusals),
-        gaps=tuple(diary.gaps),
-        listeners={board: tuple(sorted(who)) for board, who in diary.listeners.items()},
-        strange=tuple(diary.strange),
-        troubles=tuple(deployment.troubles),
+        observations=tuple(log.observations),
+        events=tuple(log.events),
+        readings=tuple(log.readings),
+        rejections=tuple(log.rejections),
+        gaps=tuple(log.gaps),
+        listeners={board: tuple(sorted(who)) for board, who in log.listeners.items()},
+        strange=tuple(log.strange),
+        fault_periods=tuple(deployment.fault_periods),
         complaints=tuple(deployment.complaints),
-        unfinished=tuple(diary.unfinished),
+        unfinished=tuple(log.unfinished),
     )
 
 
 def recoveries(
-    troubles: Sequence[Trouble], answers: Sequence[tuple[float, str]], names: Sequence[str]
+    fault_periods: Sequence[FaultPeriod], answers: Sequence[tuple[float, str]], names: Sequence[str]
 ) -> list[Recovery]:
     """The recovery time after each fault, unless the next one came before it. Where other processes can respond
     meanwhile, their responses count from the beginning.
     """
     found: list[Recovery] = []
-    for number, one in enumerate(troubles):
+    for number, one in enumerate(fault_periods):
         since = one.at if one.kind in _PARTIAL else one.over
-        until = troubles[number + 1].at if number + 1 < len(troubles) else float("inf")
+        until = fault_periods[number + 1].at if number + 1 < len(fault_periods) else float("inf")
         firsts: dict[str, float] = {}
         for when, who in answers:
             if since <= when < until:

@@ -34,9 +34,9 @@ class Line:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def write(self, ctx: Context, what: str, deed: str, number: int = 0, run: str = "-") -> None:
+    def write(self, ctx: Context, what: str, operation: str, number: int = 0, run: str = "-") -> None:
         """Append a line atomically."""
-        os.write(self._file, f"{what} {deed} {number} {run} {ctx.principal.subject}\n".encode("ascii"))
+        os.write(self._file, f"{what} {operation} {number} {run} {ctx.principal.subject}\n".encode("ascii"))
 
 
 class Boards:
@@ -96,105 +96,105 @@ def deployment(store: Store, path: Path) -> Server:
         return str(boards.read(name))
 
     @server.tool
-    async def post(deed: str, board: str, ctx: Context) -> str:
+    async def post(operation: str, board: str, ctx: Context) -> str:
         """Write the next number on a board."""
         number = boards.write(board)
-        effects.write(ctx, "post", board, number, deed)
+        effects.write(ctx, "post", board, number, operation)
         server.notify_updated(f"board://{board}")
-        return f"{deed} {board} {number}"
+        return f"{operation} {board} {number}"
 
     return server
 
 
 def _simple(server: Server, effects: Line) -> None:
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
-    async def look(deed: str) -> str:
+    async def look(operation: str) -> str:
         """Change nothing."""
         await asyncio.sleep(STEP)
-        return f"{deed} seen"
+        return f"{operation} seen"
 
     @server.tool
-    async def pay(deed: str, ctx: Context) -> str:
+    async def pay(operation: str, ctx: Context) -> str:
         """Must not run twice; return the number of the run."""
         run = secrets.token_hex(4)
         await asyncio.sleep(STEP / 2)
-        effects.write(ctx, "pay", deed, run=run)
+        effects.write(ctx, "pay", operation, run=run)
         await asyncio.sleep(STEP / 2)
-        return f"{deed} {run}"
+        return f"{operation} {run}"
 
     @server.tool
-    async def linger(deed: str, size: int, ctx: Context) -> str:
+    async def linger(operation: str, size: int, ctx: Context) -> str:
         """Has its effect at once, must not run twice, and responds much later."""
         run = secrets.token_hex(4)
-        effects.write(ctx, "linger", deed, run=run)
+        effects.write(ctx, "linger", operation, run=run)
         await asyncio.sleep(LINGER * size)
-        return f"{deed} {run}"
+        return f"{operation} {run}"
 
     @server.tool(annotations=ToolAnnotations(idempotent_hint=True))
-    async def keep(deed: str, ctx: Context) -> str:
+    async def keep(operation: str, ctx: Context) -> str:
         """May run twice."""
-        effects.write(ctx, "keep", deed)
+        effects.write(ctx, "keep", operation)
         await asyncio.sleep(STEP)
-        return f"{deed} kept"
+        return f"{operation} kept"
 
     @server.tool
-    async def count(deed: str, size: int, ctx: Context) -> str:
+    async def count(operation: str, size: int, ctx: Context) -> str:
         """Report numbers, one after another."""
         run = secrets.token_hex(4)
         for number in range(1, size + 1):
-            effects.write(ctx, "count", deed, number, run)
-            await ctx.info({"deed": deed, "number": number})
+            effects.write(ctx, "count", operation, number, run)
+            await ctx.info({"operation": operation, "number": number})
             await ctx.progress(number, size)
             await asyncio.sleep(STEP)
-        return f"{deed} {size}"
+        return f"{operation} {size}"
 
     @server.tool
-    async def wait(deed: str, ctx: Context) -> str:
+    async def wait(operation: str, ctx: Context) -> str:
         """Wait for cancellation."""
         run = secrets.token_hex(4)
-        effects.write(ctx, "wait", deed, 1, run)
+        effects.write(ctx, "wait", operation, 1, run)
         try:
             await ctx.progress(1)
             await asyncio.sleep(LONG)
         finally:
-            effects.write(ctx, "wait", deed, 2, run)
-        return f"{deed} waited"
+            effects.write(ctx, "wait", operation, 2, run)
+        return f"{operation} waited"
 
     @server.tool
-    async def ask(deed: str, ctx: Context) -> str:
+    async def ask(operation: str, ctx: Context) -> str:
         """Request a word from the user, and record it once."""
-        answer = await ctx.elicit(f"a word for {deed}", Word)
+        answer = await ctx.elicit(f"a word for {operation}", Word)
         word = answer.data["word"] if answer.data is not None else "-"
-        effects.write(ctx, "ask", deed, run=word)
+        effects.write(ctx, "ask", operation, run=word)
         await asyncio.sleep(STEP)
-        return f"{deed} {word}"
+        return f"{operation} {word}"
 
 
 def _tasks(server: Server, effects: Line) -> None:
-    async def travel(kind: str, deed: str, size: int, ctx: Context) -> str:
+    async def travel(kind: str, operation: str, size: int, ctx: Context) -> str:
         """Do so many steps, with a checkpoint after each."""
         run, done = secrets.token_hex(4), (ctx.resumed_from or 0) if kind == "resumed" else 0
         for number in range(done + 1, size + 1):
-            effects.write(ctx, "step", deed, number, run)
+            effects.write(ctx, "step", operation, number, run)
             await asyncio.sleep(STEP)
             await ctx.checkpoint(number)
-            effects.write(ctx, "kept", deed, number, run)
-        return f"{deed} {size}"
+            effects.write(ctx, "kept", operation, number, run)
+        return f"{operation} {size}"
 
     @server.tool(task=TaskPolicy(recovery="resume", attempts=OFTEN, poll_interval=0.1))
-    async def resumed(deed: str, size: int, ctx: Context) -> str:
+    async def resumed(operation: str, size: int, ctx: Context) -> str:
         """Resume from its checkpoint."""
-        return await travel("resumed", deed, size, ctx)
+        return await travel("resumed", operation, size, ctx)
 
     @server.tool(task=TaskPolicy(recovery="restart", attempts=OFTEN, poll_interval=0.1))
-    async def restarted(deed: str, size: int, ctx: Context) -> str:
+    async def restarted(operation: str, size: int, ctx: Context) -> str:
         """Start again."""
-        return await travel("restarted", deed, size, ctx)
+        return await travel("restarted", operation, size, ctx)
 
     @server.tool(task=TaskPolicy(recovery="fail", poll_interval=0.1))
-    async def given_up(deed: str, size: int, ctx: Context) -> str:
+    async def given_up(operation: str, size: int, ctx: Context) -> str:
         """Not retried."""
-        return await travel("given_up", deed, size, ctx)
+        return await travel("given_up", operation, size, ctx)
 
 
 def main() -> None:

@@ -26,20 +26,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from tests.chaos.history import Effect, History, Saw, Trouble
+from tests.chaos.history import Effect, FaultPeriod, History, Observation
 from tests.chaos.plan import LEASE, TASKS, owner
 
-__all__ = ["faults"]
+__all__ = ["violations"]
 
-NOBODY_KNOWS: Final = "may or may not have been done"
+UNKNOWN_OUTCOME: Final = "may or may not have been done"
 PASSING: Final = frozenset({502, 503})
 """What a session may be told for a while: it is not known whether something was done, or it was not."""
 
 LATE: Final = 3 * LEASE
-"""Seconds that trouble with one of several processes, or with their store, is felt after it is over."""
+"""Seconds for which a fault of one of several processes, or of their store, has effects after its end."""
 
 
-def faults(history: History) -> list[str]:
+def violations(history: History) -> list[str]:
     """All violations."""
     rules: Sequence[Callable[[History], Iterator[str]]] = (
         _own,
@@ -57,92 +57,92 @@ def faults(history: History) -> list[str]:
     return [fault for rule in rules for fault in rule(history)]
 
 
-def _by_deed(history: History, *kinds: str) -> Mapping[str, list[Effect]]:
+def _by_operation(history: History, *kinds: str) -> Mapping[str, list[Effect]]:
     found: dict[str, list[Effect]] = defaultdict(list)
     for effect in history.effects:
         if effect.what in kinds:
-            found[effect.deed].append(effect)
+            found[effect.operation].append(effect)
     return found
 
 
-def _troubled(history: History, began: float, ended: float) -> bool:
+def _during_fault(history: History, began: float, ended: float) -> bool:
     """Return whether a fault was active meanwhile."""
-    return any(one.at <= ended and began <= one.over + _felt(one) for one in history.troubles)
+    return any(one.at <= ended and began <= one.over + _affected(one) for one in history.fault_periods)
 
 
-def _felt(trouble: Trouble) -> float:
-    return 0.0 if trouble.kind == "death" else LATE
+def _affected(period: FaultPeriod) -> float:
+    return 0.0 if period.kind == "death" else LATE
 
 
 def _own(history: History) -> Iterator[str]:
     """No client gets another's response: each response names its operation, and each effect its principal."""
-    for saw in history.saw:
-        if saw.outcome == "answered" and not saw.again and saw.said.split()[0] != saw.deed:
-            yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, which is another's"
+    for saw in history.observations:
+        if saw.outcome == "answered" and not saw.again and saw.said.split()[0] != saw.operation:
+            yield f"{saw.operation} ({saw.kind}) was answered with {saw.said!r}, which is another's"
     for effect in history.effects:
-        if owner(effect.run if effect.what == "post" else effect.deed) != effect.who:
-            yield f"{effect.deed} ({effect.what}) was done on behalf of {effect.who}"
+        if owner(effect.run if effect.what == "post" else effect.operation) != effect.who:
+            yield f"{effect.operation} ({effect.what}) was done on behalf of {effect.who}"
     yield from history.strange
 
 
 def _answered_is_done(history: History) -> Iterator[str]:
     """The effects file contains what responses report."""
-    done = _by_deed(history, "pay", "linger", "ask")
-    lasting = {(effect.what, effect.deed) for effect in history.effects}
-    posted = {f"{effect.run} {effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
-    for saw in history.saw:
+    done = _by_operation(history, "pay", "linger", "ask")
+    lasting = {(effect.what, effect.operation) for effect in history.effects}
+    posted = {f"{effect.run} {effect.operation} {effect.number}" for effect in history.effects if effect.what == "post"}
+    for saw in history.observations:
         if saw.outcome != "answered" or saw.again:
             continue
         if saw.kind in {"pay", "pay_once", "linger", "ask"}:
-            if saw.said.split()[-1] not in {effect.run for effect in done[saw.deed]}:
-                yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, and was not done"
-        elif saw.kind == "keep" and ("keep", saw.deed) not in lasting:
-            yield f"{saw.deed} (keep) was answered, and was not done"
+            if saw.said.split()[-1] not in {effect.run for effect in done[saw.operation]}:
+                yield f"{saw.operation} ({saw.kind}) was answered with {saw.said!r}, and was not done"
+        elif saw.kind == "keep" and ("keep", saw.operation) not in lasting:
+            yield f"{saw.operation} (keep) was answered, and was not done"
         elif saw.kind == "post" and saw.said not in posted:
-            yield f"{saw.deed} (post) was answered with {saw.said!r}, and was not done"
+            yield f"{saw.operation} (post) was answered with {saw.said!r}, and was not done"
 
 
 def _done_once(history: History) -> Iterator[str]:
-    for deed, done in _by_deed(history, "pay", "linger", "count", "ask", "wait").items():
+    for operation, done in _by_operation(history, "pay", "linger", "count", "ask", "wait").items():
         numbers = [effect.number for effect in done]
         if len(set(numbers)) < len(numbers):
-            yield f"{deed} ({done[0].what}) was done twice: {[effect.run for effect in done]}"
+            yield f"{operation} ({done[0].what}) was done twice: {[effect.run for effect in done]}"
     posts = [effect for effect in history.effects if effect.what == "post"]
-    for number, times in Counter((effect.deed, effect.number) for effect in posts).items():
+    for number, times in Counter((effect.operation, effect.number) for effect in posts).items():
         if times > 1:
             yield f"{number} was written on a board twice"
-    for deed, times in Counter(effect.run for effect in posts).items():
+    for operation, times in Counter(effect.run for effect in posts).items():
         if times > 1:
-            yield f"{deed} (post) was done twice"
+            yield f"{operation} (post) was done twice"
 
 
 def _known_outcomes(history: History) -> Iterator[str]:
     """No operation fails, and one with an unknown outcome was interrupted by a fault; except for repeatable ones."""
-    for saw in history.saw:
+    for saw in history.observations:
         if saw.outcome == "answered" or saw.again:
             continue
-        given_up = saw.kind == "given_up" and NOBODY_KNOWS in saw.said
+        given_up = saw.kind == "given_up" and UNKNOWN_OUTCOME in saw.said
         if saw.outcome == "failed" and not given_up:
-            yield f"{saw.deed} ({saw.kind}) failed: {saw.said}"
+            yield f"{saw.operation} ({saw.kind}) failed: {saw.said}"
         elif saw.harmless:
-            yield f"{saw.deed} ({saw.kind}) may be repeated, and was given up: {saw.said}"
-        elif not _troubled(history, saw.began, saw.ended):
-            yield f"{saw.deed} ({saw.kind}) has no outcome, though the server lived: {saw.said}"
+            yield f"{saw.operation} ({saw.kind}) may be repeated, and was given up: {saw.said}"
+        elif not _during_fault(history, saw.began, saw.ended):
+            yield f"{saw.operation} ({saw.kind}) has no outcome, though the server lived: {saw.said}"
 
 
 def _asked_again(history: History) -> Iterator[str]:
-    for saw in history.saw:
+    for saw in history.observations:
         if saw.again and saw.outcome != "answered":
-            yield f"{saw.deed} ({saw.kind}) was answered, and is not any more: {saw.said}"
+            yield f"{saw.operation} ({saw.kind}) was answered, and is not any more: {saw.said}"
 
 
 def _events(history: History) -> Iterator[str]:
     """Numbers without a gap, from the first on; all of them if the call has a result."""
-    for told in history.told:
+    for told in history.events:
         if told.numbers != tuple(range(1, len(told.numbers) + 1)):
-            yield f"{told.deed}: events are missing, twice or in disorder: {told.numbers}"
+            yield f"{told.operation}: events are missing, twice or in disorder: {told.numbers}"
         elif told.outcome == "answered" and len(told.numbers) != told.wanted:
-            yield f"{told.deed}: {len(told.numbers)} events of {told.wanted}, though it was answered"
+            yield f"{told.operation}: {len(told.numbers)} events of {told.wanted}, though it was answered"
     for gap in history.gaps:
         yield f"a stream has a gap: {gap}"
 
@@ -152,10 +152,10 @@ def _updates(history: History) -> Iterator[str]:
     whose writer got no response.
     """
     heard: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for one in history.heard:
+    for one in history.readings:
         heard[one.who, one.board].append(one.number)
     made: dict[str, list[int]] = defaultdict(list)
-    for saw in history.saw:
+    for saw in history.observations:
         if saw.kind == "post" and saw.outcome == "answered":
             _, board, number = saw.said.split()
             made[board].append(int(number))
@@ -167,25 +167,25 @@ def _updates(history: History) -> Iterator[str]:
 
 
 def _tasks(history: History) -> Iterator[str]:
-    kinds = {saw.deed: saw for saw in history.saw if saw.kind in TASKS and not saw.again}
-    many = any(one.kind not in {"death", "term"} for one in history.troubles)
-    for deed, done in _by_deed(history, "step", "kept").items():
-        saw = kinds.get(deed)
+    kinds = {saw.operation: saw for saw in history.observations if saw.kind in TASKS and not saw.again}
+    many = any(one.kind not in {"death", "term"} for one in history.fault_periods)
+    for operation, done in _by_operation(history, "step", "kept").items():
+        saw = kinds.get(operation)
         if saw is not None:
             yield from _task(saw, done)
             if saw.kind == "resumed":
                 yield from _resumed(saw, done, allowed=1 if many else 0)
 
 
-def _task(saw: Saw, done: Sequence[Effect]) -> Iterator[str]:
+def _task(saw: Observation, done: Sequence[Effect]) -> Iterator[str]:
     steps = [effect.number for effect in done if effect.what == "step"]
     if saw.outcome == "answered" and set(steps) != set(range(1, int(saw.said.split()[-1]) + 1)):
-        yield f"{saw.deed} ({saw.kind}) has ended with {saw.said!r} after steps {steps}"
+        yield f"{saw.operation} ({saw.kind}) has ended with {saw.said!r} after steps {steps}"
     if saw.kind == "given_up" and len(set(steps)) < len(steps):
-        yield f"{saw.deed} (given_up) was begun again: {steps}"
+        yield f"{saw.operation} (given_up) was begun again: {steps}"
 
 
-def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
+def _resumed(saw: Observation, done: Sequence[Effect], allowed: int) -> Iterator[str]:
     """No step repeats that a checkpoint covers, except for a few steps of a run that lost its lease unnoticed; such
     a run reaches no checkpoint.
     """
@@ -195,25 +195,29 @@ def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
         if effect.what == "kept":
             kept[effect.run] = effect.number
             if late[effect.run]:
-                yield f"{saw.deed} (resumed) has reached checkpoint {effect.number} in a run that was over"
+                yield f"{saw.operation} (resumed) has reached checkpoint {effect.number} in a run that was over"
         elif effect.number <= max(kept.values(), default=0):
             late[effect.run] += 1
             if late[effect.run] > allowed:
-                yield f"{saw.deed} (resumed) has done step {effect.number} again after checkpoint {max(kept.values())}"
+                yield f"{saw.operation} (resumed) has done step {effect.number} again after checkpoint {max(kept.values())}"
 
 
 def _cancelled(history: History) -> Iterator[str]:
     """Cancelled calls end."""
-    waited = _by_deed(history, "wait")
-    for saw in history.saw:
-        if saw.kind == "wait" and len(waited[saw.deed]) == 1 and not _troubled(history, saw.began, saw.ended + LEASE):
-            yield f"{saw.deed} (wait) was cancelled, and goes on"
+    waited = _by_operation(history, "wait")
+    for saw in history.observations:
+        if (
+            saw.kind == "wait"
+            and len(waited[saw.operation]) == 1
+            and not _during_fault(history, saw.began, saw.ended + LEASE)
+        ):
+            yield f"{saw.operation} (wait) was cancelled, and goes on"
 
 
 def _refused(history: History) -> Iterator[str]:
     """No session is rejected, except that clients of several processes may have to retry during a fault."""
-    for one in history.refusals:
-        if one.status not in PASSING or not _troubled(history, one.at, one.at):
+    for one in history.rejections:
+        if one.status not in PASSING or not _during_fault(history, one.at, one.at):
             yield f"{one.who} was refused {one.asked}: HTTP {one.status} {one.said}"
 
 

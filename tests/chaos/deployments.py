@@ -16,11 +16,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.chaos.campaign_log import PATIENCE, Diary
+from tests.chaos.campaign_log import PATIENCE, CampaignLog
 from tests.chaos.faulty_stores import Fault
-from tests.chaos.history import Trouble
-from tests.chaos.network import Lines, laid
-from tests.chaos.plan import Mischief, Plan
+from tests.chaos.history import FaultPeriod
+from tests.chaos.network import Network, open_network
+from tests.chaos.plan import FaultInjection, Plan
 from tests.contract.valkey import Valkey
 from tests.faults.processes import Served
 from tests.ports import HeldPort
@@ -49,7 +49,7 @@ class Deployment(ABC):
         self.effects = folder / "effects"
         self.effects.touch()
         self.options = options
-        self.troubles: list[Trouble] = []
+        self.fault_periods: list[FaultPeriod] = []
         self.complaints: list[str] = []
         self.url = ""
 
@@ -59,25 +59,25 @@ class Deployment(ABC):
         given = [*options, *self.options]
         return Served("deployment", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
 
-    def leave(self, served: Served) -> None:
+    def record_output(self, served: Served) -> None:
         """Record the output of an ended process, if it contains errors."""
         if served.complaints:
             self.complaints.append(served.said())
         served.close()
 
-    async def strike(self, mischief: Mischief, diary: Diary) -> None:
+    async def inject(self, injection: FaultInjection, log: CampaignLog) -> None:
         """Inject a fault, and wait until all processes are ready again."""
         at = time.monotonic()
-        diary.strike()
-        await self.do(mischief)
+        log.count_fault()
+        await self.perform(injection)
         await self.ready()
-        diary.back = time.monotonic()
-        self.troubles.append(Trouble(mischief.kind, at, diary.back))
+        log.back = time.monotonic()
+        self.fault_periods.append(FaultPeriod(injection.kind, at, log.back))
 
     async def ready(self) -> None:
         """Wait until all processes are ready."""
         async with asyncio.timeout(PATIENCE):
-            while not await asyncio.to_thread(self.whole):
+            while not await asyncio.to_thread(self.is_ready):
                 await asyncio.sleep(_LOOK)
 
     def terminate(self, served: Served) -> None:
@@ -93,11 +93,11 @@ class Deployment(ABC):
         """Start it."""
 
     @abstractmethod
-    def whole(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether all processes are ready."""
 
     @abstractmethod
-    async def do(self, mischief: Mischief) -> None:
+    async def perform(self, injection: FaultInjection) -> None:
         """Inject a fault."""
 
     @abstractmethod
@@ -124,23 +124,23 @@ class OneProcess(Deployment):
     def _close(self) -> None:
         self._served.close()
 
-    def whole(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether it listens."""
         return self._served.listens()
 
-    async def do(self, mischief: Mischief) -> None:
+    async def perform(self, injection: FaultInjection) -> None:
         """Kill or stop the process, and restart it at the same address."""
-        if mischief.kind == "term":
+        if injection.kind == "term":
             await asyncio.to_thread(self.terminate, self._served)
         else:
             self._served.kill()
-        self.leave(self._served)
+        self.record_output(self._served)
         self._served = self.start()
 
     def stop(self) -> None:
         """Shut it down gracefully."""
         self.terminate(self._served)
-        self.leave(self._served)
+        self.record_output(self._served)
 
 
 class Workers(OneProcess):
@@ -149,28 +149,28 @@ class Workers(OneProcess):
     async def open(self, stack: AsyncExitStack) -> None:
         """Start them."""
         await super().open(stack)
-        lines = await stack.enter_async_context(laid(0, self._port))
+        lines = await stack.enter_async_context(open_network(0, self._port))
         self.url = f"http://127.0.0.1:{lines.forwarder}/mcp"
 
     def start(self) -> Served:
         """Start the supervisor."""
         return self.serve(self._port, "--workers", str(_WORKERS), restart_intensity=1000)
 
-    def whole(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether all workers are ready."""
-        return super().whole() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
+        return super().is_ready() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
 
-    async def do(self, mischief: Mischief) -> None:
+    async def perform(self, injection: FaultInjection) -> None:
         """Kill, suspend or stop one worker, or all of them."""
         workers = sorted(children(self._served.process.pid))
-        pid = workers[int(mischief.who * len(workers))]
-        match mischief.kind:
+        pid = workers[int(injection.who * len(workers))]
+        match injection.kind:
             case "death":
-                await super().do(mischief)
+                await super().perform(injection)
                 for worker in workers:
                     _signal(worker, signal.SIGKILL)
-            case "term" if mischief.who < _ALL:
-                await super().do(mischief)
+            case "term" if injection.who < _ALL:
+                await super().perform(injection)
             case "term":
                 _signal(pid, signal.SIGTERM)
                 async with asyncio.timeout(PATIENCE):
@@ -179,7 +179,7 @@ class Workers(OneProcess):
             case "kill":
                 _signal(pid, signal.SIGKILL)
             case _:
-                await _asleep(pid, mischief.lasts)
+                await _asleep(pid, injection.lasts)
 
 
 class OverValkey(Deployment):
@@ -194,7 +194,7 @@ class OverValkey(Deployment):
         for port in held:
             stack.callback(port.close)
         self._ports = [port.number for port in held]
-        self._lines: Lines = await stack.enter_async_context(laid(self._valkey.port, *self._ports))
+        self._lines: Network = await stack.enter_async_context(open_network(self._valkey.port, *self._ports))
         self.url = f"http://127.0.0.1:{self._lines.forwarder}/mcp"
         self._served = [self._start(port) for port in self._ports]
         stack.callback(lambda: [served.close() for served in self._served])
@@ -203,14 +203,14 @@ class OverValkey(Deployment):
         redis = f"redis://127.0.0.1:{self._lines.proxy}"
         return self.serve(port, "--redis", redis, "--patience", str(self.lease))
 
-    def whole(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether all of them listen."""
         return all(served.listens() and _ready(served.port) for served in self._served)
 
-    async def do(self, mischief: Mischief) -> None:
+    async def perform(self, injection: FaultInjection) -> None:
         """Inject a fault into a process, Valkey, or the connection between them."""
-        which = int(mischief.who * _PROCESSES)
-        match mischief.kind:
+        which = int(injection.who * _PROCESSES)
+        match injection.kind:
             case "death":
                 for number in range(_PROCESSES):
                     self._served[number].kill()
@@ -224,18 +224,18 @@ class OverValkey(Deployment):
                 await asyncio.to_thread(self.terminate, self._served[which])
                 self._again(which)
             case "stop":
-                await self._stop(which, mischief.lasts)
+                await self._stop(which, injection.lasts)
             case "restart":
-                await self._restart(mischief.lasts)
+                await self._restart(injection.lasts)
             case "cut":
-                await self._between("cut", "mend", mischief.lasts)
+                await self._between("cut", "mend", injection.lasts)
             case "drop":
-                await asyncio.to_thread(self._drop, Random(mischief.who))
+                await asyncio.to_thread(self._drop, Random(injection.who))
             case "stall":
-                await self._between("stall", "flow", mischief.lasts)
+                await self._between("stall", "flow", injection.lasts)
 
     def _again(self, which: int) -> None:
-        self.leave(self._served[which])
+        self.record_output(self._served[which])
         self._served[which] = self._start(self._ports[which])
 
     async def _restart(self, lasts: float) -> None:
@@ -267,7 +267,7 @@ class OverValkey(Deployment):
         """Shut them down gracefully, one after another."""
         for served in self._served:
             self.terminate(served)
-            self.leave(served)
+            self.record_output(served)
 
 
 def _signal(pid: int, number: int) -> None:

@@ -6,10 +6,20 @@ from typing import Literal
 from msgspec import Struct
 from tests.chaos.plan import Kind
 
-__all__ = ["Effect", "Heard", "History", "Outcome", "Refusal", "Saw", "Told", "Trouble", "read_effects"]
+__all__ = [
+    "BoardReading",
+    "Effect",
+    "EventSequence",
+    "FaultPeriod",
+    "History",
+    "Observation",
+    "Outcome",
+    "Rejection",
+    "read_effects",
+]
 
 Outcome = Literal["answered", "unknown", "failed"]
-"""How a deed ended for who did it. Unknown: it was told so, or lost the line and cannot ask again."""
+"""How an operation ended for who did it. Unknown: it was told so, or lost the line and cannot ask again."""
 
 
 class Effect(Struct, frozen=True):
@@ -18,16 +28,16 @@ class Effect(Struct, frozen=True):
     """
 
     what: str
-    deed: str
+    operation: str
     number: int
     run: str
     who: str
 
 
-class Saw(Struct, frozen=True):
+class Observation(Struct, frozen=True):
     """The outcome of an operation for its client."""
 
-    deed: str
+    operation: str
     kind: str
     began: float
     ended: float
@@ -37,16 +47,16 @@ class Saw(Struct, frozen=True):
     harmless: bool = False  # the client knew that it may repeat the operation, and had to
 
 
-class Told(Struct, frozen=True):
+class EventSequence(Struct, frozen=True):
     """The numbered events of one operation, in the order of arrival, over any number of connections."""
 
-    deed: str
+    operation: str
     wanted: int  # how many there are
     numbers: tuple[int, ...]
     outcome: Outcome
 
 
-class Heard(Struct, frozen=True):
+class BoardReading(Struct, frozen=True):
     """A subscriber was notified of a board, read it, and found this number."""
 
     who: str
@@ -54,7 +64,7 @@ class Heard(Struct, frozen=True):
     number: int
 
 
-class Refusal(Struct, frozen=True):
+class Rejection(Struct, frozen=True):
     """An HTTP error status that a raw client received."""
 
     who: str
@@ -64,7 +74,7 @@ class Refusal(Struct, frozen=True):
     at: float = 0.0
 
 
-class Trouble(Struct, frozen=True):
+class FaultPeriod(Struct, frozen=True):
     """A fault, with its beginning and the time when all processes were ready again."""
 
     kind: Kind
@@ -76,14 +86,14 @@ class History(Struct, frozen=True):
     """All observations."""
 
     effects: tuple[Effect, ...] = ()
-    saw: tuple[Saw, ...] = ()
-    told: tuple[Told, ...] = ()
-    heard: tuple[Heard, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    events: tuple[EventSequence, ...] = ()
+    readings: tuple[BoardReading, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
     gaps: tuple[str, ...] = ()  # errors in the event ids of one stream
     listeners: dict[str, tuple[str, ...]] = {}  # by board, the subscribers before the first update
     strange: tuple[str, ...] = ()  # what a client received that belongs to another
-    troubles: tuple[Trouble, ...] = ()
+    fault_periods: tuple[FaultPeriod, ...] = ()
     complaints: tuple[str, ...] = ()  # error lines of the server's output
     unfinished: tuple[str, ...] = ()  # clients that did not finish
 
@@ -92,6 +102,6 @@ def read_effects(path: Path) -> tuple[Effect, ...]:
     """Read the effects file. The last line may be incomplete: the process was killed before its response."""
     found: list[Effect] = []
     for line in path.read_text(encoding="ascii").splitlines():
-        what, deed, number, run, who = line.split()
-        found.append(Effect(what, deed, int(number), run, who))
+        what, operation, number, run, who = line.split()
+        found.append(Effect(what, operation, int(number), run, who))
     return tuple(found)

@@ -15,10 +15,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from tests.chaos.forwarder import Forwarder, forwarded
 from tests.faults.proxy import Proxy, proxied
 
-__all__ = ["Lines", "laid"]
+__all__ = ["Network", "open_network"]
 
 
-class Lines:
+class Network:
     """The network of one deployment."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -43,13 +43,13 @@ class Lines:
 
 
 @asynccontextmanager
-async def laid(store: int, *ports: int) -> AsyncIterator[Lines]:
+async def open_network(store: int, *ports: int) -> AsyncIterator[Network]:
     """A network in front of some ports, and of a store."""
     command = [sys.executable, "-m", __name__, *map(str, (store, *ports))]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
-        lines = Lines(process)
+        lines = Network(process)
         await lines.find()
         yield lines
     finally:

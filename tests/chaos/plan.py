@@ -17,13 +17,13 @@ __all__ = [
     "LEASE",
     "REVISIONS",
     "TASKS",
-    "Deed",
+    "ClientPlan",
     "Deployment",
+    "FaultInjection",
     "Kind",
-    "Mischief",
-    "Part",
+    "Operation",
     "Plan",
-    "deeds",
+    "operations",
     "owner",
     "plan",
     "token_of",
@@ -73,7 +73,7 @@ _SOON: Final = 0.2  # the share of faults that come while clients still recover
 _MOST_ANSWERS: Final = 4  # for each client, between two faults
 
 
-class Part(Struct, frozen=True):
+class ClientPlan(Struct, frozen=True):
     """One client: its protocol, and the board that it writes or subscribes to."""
 
     name: str
@@ -83,7 +83,7 @@ class Part(Struct, frozen=True):
     writes: bool
 
 
-class Deed(Struct, frozen=True):
+class Operation(Struct, frozen=True):
     """One operation of a client. Its id is unique, and recurs in all of its effects and results."""
 
     id: str
@@ -94,7 +94,7 @@ class Deed(Struct, frozen=True):
     keyed: bool  # it has a key, so that the client can repeat it, though it is not idempotent
 
 
-class Mischief(Struct, frozen=True):
+class FaultInjection(Struct, frozen=True):
     """A fault, and its time, relative to the end of the last recovery: counted in responses since then, because the
     speed depends on the machine, plus a delay.
     """
@@ -112,8 +112,8 @@ class Plan(Struct, frozen=True):
     """
 
     seed: int
-    parts: tuple[Part, ...]
-    mischief: tuple[Mischief, ...]
+    parts: tuple[ClientPlan, ...]
+    injection: tuple[FaultInjection, ...]
     deployment: Deployment = "file"
     lease: float = LEASE
 
@@ -134,25 +134,25 @@ def plan(
         seed,
         tuple(_part(number) for number in range(clients)),
         tuple(
-            _mischief(chance, kinds[number % len(kinds)], _MOST_ANSWERS * clients, lease) for number in range(rounds)
+            _injection(chance, kinds[number % len(kinds)], _MOST_ANSWERS * clients, lease) for number in range(rounds)
         ),
         deployment,
         lease,
     )
 
 
-def _mischief(chance: Random, kind: Kind, most: int, lease: float) -> Mischief:
+def _injection(chance: Random, kind: Kind, most: int, lease: float) -> FaultInjection:
     soon = chance.random() < _SOON
     answers, after = (0, chance.uniform(0.0, 0.5)) if soon else (chance.randint(1, most), chance.uniform(0.0, 0.05))
-    return Mischief(kind, answers, after, chance.random(), lease * chance.uniform(*_LASTS.get(kind, (0.0, 0.0))))
+    return FaultInjection(kind, answers, after, chance.random(), lease * chance.uniform(*_LASTS.get(kind, (0.0, 0.0))))
 
 
-def _part(number: int) -> Part:
+def _part(number: int) -> ClientPlan:
     """Revisions alternate. Each board has one writer, and a raw client among its subscribers."""
     revision = REVISIONS[number % len(REVISIONS)]
     group, place = divmod(number, BOARDS)
     raw = place in {3, 6, 7} and revision != MODERN  # where streams are resumable
-    return Part(f"c{number:03}", revision, raw, f"b{group:02}", writes=place == 0)
+    return ClientPlan(f"c{number:03}", revision, raw, f"b{group:02}", writes=place == 0)
 
 
 def token_of(name: str) -> str:
@@ -160,18 +160,18 @@ def token_of(name: str) -> str:
     return f"token-of-{name}"
 
 
-def owner(deed: str) -> str:
+def owner(operation: str) -> str:
     """The client of an operation."""
-    return deed.partition(".")[0]
+    return operation.partition(".")[0]
 
 
-def deeds(seed: int, part: Part) -> Iterator[Deed]:
+def operations(seed: int, part: ClientPlan) -> Iterator[Operation]:
     """The endless sequence of a client's operations."""
     chance = Random(f"{seed}/{part.name}")
     weights = _weights(part)
     for number in count(1):
         kind = chance.choices(list(weights), list(weights.values()))[0]
-        yield Deed(
+        yield Operation(
             f"{part.name}.{number}",
             kind,
             size=chance.randint(1, 12),
@@ -181,7 +181,7 @@ def deeds(seed: int, part: Part) -> Iterator[Deed]:
         )
 
 
-def _weights(part: Part) -> dict[str, int]:
+def _weights(part: ClientPlan) -> dict[str, int]:
     found = dict(_WEIGHTS)
     if part.writes:
         found["post"] = 20

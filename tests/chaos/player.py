@@ -7,28 +7,28 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
 
-from tests.chaos.campaign_log import Diary
-from tests.chaos.history import Outcome, Told
-from tests.chaos.plan import FIRST_TO_TELL, HARMLESS, TASKS, Deed, Part, deeds
+from tests.chaos.campaign_log import CampaignLog
+from tests.chaos.history import EventSequence, Outcome
+from tests.chaos.plan import FIRST_TO_TELL, HARMLESS, TASKS, ClientPlan, Operation, operations
 
-__all__ = ["Playing"]
+__all__ = ["BasePlayer"]
 
 
-class Playing(ABC):
+class BasePlayer(ABC):
     """One client."""
 
-    def __init__(self, seed: int, part: Part, diary: Diary, listeners: frozenset[str] = frozenset()) -> None:
+    def __init__(self, seed: int, part: ClientPlan, log: CampaignLog, listeners: frozenset[str] = frozenset()) -> None:
         """`listeners` are the subscribers of its board, if it writes to one."""
         self.part = part
         self.uri = f"board://{part.board}"
-        self.diary = diary
+        self.log = log
         self.tasks: dict[str, str] = {}  # by operation, the id of its task, once known
         self.logs: dict[str, list[int]] = defaultdict(list)  # by operation, the numbers of its events
         self.progress: dict[str, list[int]] = defaultdict(list)
         self.looking = asyncio.Event()  # it was notified of its board
-        self._deeds = deeds(seed, part)
+        self._operations = operations(seed, part)
         self._listeners = listeners
-        self._acknowledged: list[tuple[Deed, str]] = []  # operations with a response, which can be repeated
+        self._acknowledged: list[tuple[Operation, str]] = []  # operations with a response, which can be repeated
 
     @abstractmethod
     async def open(self) -> None:
@@ -39,7 +39,7 @@ class Playing(ABC):
         """Disconnect."""
 
     @abstractmethod
-    async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
+    async def outcome(self, operation: Operation) -> tuple[Outcome, str]:
         """Perform an operation. If its task is known, only fetch the outcome."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Playing(ABC):
     def told_of(self, uri: str) -> None:
         """It was notified of a resource, which should be its board."""
         if uri != self.uri:
-            self.diary.strange.append(f"{self.part.name} was told of {uri}")
+            self.log.strange.append(f"{self.part.name} was told of {uri}")
 
     async def play(self) -> None:
         """Perform one operation after another until the end; after the last fault, repeat all that had a response."""
@@ -76,52 +76,54 @@ class Playing(ABC):
 
     async def _play(self) -> None:
         if self.part.writes:
-            await self.diary.everybody_listens(self.part.board, self._listeners)
-        for deed in self._deeds:
-            await asyncio.sleep(deed.pause)
-            if self.diary.over.is_set():
+            await self.log.all_subscribed(self.part.board, self._listeners)
+        for operation in self._operations:
+            await asyncio.sleep(operation.pause)
+            if self.log.over.is_set():
                 break
-            await self._do(deed)
-        await self.diary.rest(self.part.name)
-        for deed, first in self._acknowledged:
-            await self._ask_again(deed, first)
+            await self._do(operation)
+        await self.log.finish(self.part.name)
+        for operation, first in self._acknowledged:
+            await self._ask_again(operation, first)
         await self.check()
-        await self.diary.leave(self.part.name)
+        await self.log.wait_to_leave(self.part.name)
 
-    async def _do(self, deed: Deed) -> None:
+    async def _do(self, operation: Operation) -> None:
         began = time.monotonic()
-        outcome, said = await self.outcome(deed)
-        harmless = deed.kind in HARMLESS and (self.part.raw or self.part.revision >= FIRST_TO_TELL)
-        self.diary.see(deed, began, outcome, said, harmless=harmless)
+        outcome, said = await self.outcome(operation)
+        harmless = operation.kind in HARMLESS and (self.part.raw or self.part.revision >= FIRST_TO_TELL)
+        self.log.record_outcome(operation, began, outcome, said, harmless=harmless)
         if outcome == "answered":
-            self.diary.answered(self.part.name)
-        if (deed.kind == "pay_once" and outcome == "answered") or deed.id in self.tasks:
-            self._acknowledged.append((deed, said))
-        if deed.kind == "post" and outcome == "answered":
+            self.log.record_response(self.part.name)
+        if (operation.kind == "pay_once" and outcome == "answered") or operation.id in self.tasks:
+            self._acknowledged.append((operation, said))
+        if operation.kind == "post" and outcome == "answered":
             _, board, number = said.split()
-            await self.diary.everybody_hears(board, int(number))
-        if deed.kind == "count":
+            await self.log.all_have_read(board, int(number))
+        if operation.kind == "count":
             for kind, numbers in (("log", self.logs), ("progress", self.progress)):
-                told = tuple(numbers.pop(deed.id, ()))
-                self.diary.told.append(Told(f"{deed.id} {kind}", deed.size, told, outcome))
+                told = tuple(numbers.pop(operation.id, ()))
+                self.log.events.append(EventSequence(f"{operation.id} {kind}", operation.size, told, outcome))
 
-    async def _ask_again(self, deed: Deed, first: str) -> None:
+    async def _ask_again(self, operation: Operation, first: str) -> None:
         """The outcome must exist, and be the same."""
         began = time.monotonic()
-        _, said = await self.outcome(deed)
+        _, said = await self.outcome(operation)
         told = said if said == first else f"first {first!r}, then {said!r}"
-        self.diary.see(deed, began, "answered" if said == first else "failed", told, again=True)
+        self.log.record_outcome(operation, began, "answered" if said == first else "failed", told, again=True)
 
     async def _look(self) -> None:
         """Read the board after each notification."""
         while True:
             await self.looking.wait()
             self.looking.clear()
-            self.diary.hear(self.part.name, self.part.board, await self.look())
+            self.log.record_reading(self.part.name, self.part.board, await self.look())
 
 
-def arguments(deed: Deed, part: Part) -> dict[str, Any]:
+def arguments(operation: Operation, part: ClientPlan) -> dict[str, Any]:
     """The arguments of an operation's tool."""
-    if deed.kind == "post":
-        return {"deed": deed.id, "board": part.board}
-    return {"deed": deed.id} | ({"size": deed.size} if deed.kind in {"count", "linger", *TASKS} else {})
+    if operation.kind == "post":
+        return {"operation": operation.id, "board": part.board}
+    return {"operation": operation.id} | (
+        {"size": operation.size} if operation.kind in {"count", "linger", *TASKS} else {}
+    )

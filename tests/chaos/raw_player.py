@@ -4,35 +4,35 @@ import asyncio
 from typing import Any
 
 import aiohttp
-from tests.chaos.campaign_log import Diary
+from tests.chaos.campaign_log import CampaignLog
 from tests.chaos.history import Outcome
-from tests.chaos.plan import HARMLESS, TASKS, Deed, Part
-from tests.chaos.player import Playing, arguments
+from tests.chaos.plan import HARMLESS, TASKS, ClientPlan, Operation
+from tests.chaos.player import BasePlayer, arguments
 from tests.chaos.raw_session import Lost, Session
 
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 
-__all__ = ["HandPlayer"]
+__all__ = ["RawPlayer"]
 
 _REPEATABLE = HARMLESS | {"pay_once"}
 _ENDED = frozenset({"completed", "failed", "cancelled"})
 _POLL = 0.1  # seconds between two polls of a task
 
 
-class HandPlayer(Playing):
+class RawPlayer(BasePlayer):
     """One client."""
 
     def __init__(
         self,
         url: str,
         seed: int,
-        part: Part,
-        diary: Diary,
+        part: ClientPlan,
+        log: CampaignLog,
         *,
         http: aiohttp.ClientSession,
     ) -> None:
-        super().__init__(seed, part, diary)
-        self._session = Session(url, part, diary, http)
+        super().__init__(seed, part, log)
+        self._session = Session(url, part, log, http)
 
     async def open(self) -> None:
         """Open a session."""
@@ -43,11 +43,11 @@ class HandPlayer(Playing):
 
     # --- operations --------------------------------------------------------------------------------
 
-    async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
+    async def outcome(self, operation: Operation) -> tuple[Outcome, str]:
         """Perform an operation; repeat it as often as necessary if it is idempotent."""
         try:
-            async with asyncio.timeout(2 * self.diary.patience):
-                answer = await (self._task(deed) if deed.kind in TASKS else self._call(deed))
+            async with asyncio.timeout(2 * self.log.patience):
+                answer = await (self._task(operation) if operation.kind in TASKS else self._call(operation))
         except Lost:
             return "unknown", "the line was lost"
         except TimeoutError:
@@ -57,35 +57,37 @@ class HandPlayer(Playing):
             return "unknown" if unknown else "failed", str(answer["error"])
         return "answered", answer["result"]["content"][0]["text"]
 
-    async def _call(self, deed: Deed) -> Any:
-        meta, name = {"progressToken": deed.id}, deed.kind
-        if deed.kind == "pay_once":
-            meta, name = {IDEMPOTENCY_KEY: deed.id}, "pay"
-        params = {"name": name, "arguments": arguments(deed, self.part), "_meta": meta}
-        if deed.kind == "wait":
+    async def _call(self, operation: Operation) -> Any:
+        meta, name = {"progressToken": operation.id}, operation.kind
+        if operation.kind == "pay_once":
+            meta, name = {IDEMPOTENCY_KEY: operation.id}, "pay"
+        params = {"name": name, "arguments": arguments(operation, self.part), "_meta": meta}
+        if operation.kind == "wait":
             await self._session.cancel("tools/call", params)
-            return {"result": {"content": [{"text": f"{deed.id} cancelled"}]}}
-        if deed.kind in _REPEATABLE:
+            return {"result": {"content": [{"text": f"{operation.id} cancelled"}]}}
+        if operation.kind in _REPEATABLE:
             return await self._session.insist("tools/call", params)
         if (
-            deed.kind == "count" and deed.waits
+            operation.kind == "count" and operation.waits
         ):  # the client reads half of its events, and the rest after the next fault
-            return await self._session.ask("tools/call", params, self._told, cut=deed.size, away=self.diary.next_strike)
+            return await self._session.ask(
+                "tools/call", params, self._told, cut=operation.size, away=self.log.next_fault
+            )
         return await self._session.ask("tools/call", params, self._told)
 
-    async def _task(self, deed: Deed) -> Any:
+    async def _task(self, operation: Operation) -> Any:
         """A task in the dialect of the founding documents. It has a key, so the client repeats the request until it
         exists.
         """
-        if deed.id not in self.tasks:
-            action = {"type": deed.kind, "parameters": arguments(deed, self.part)}
-            asked = {"action": action, "metadata": {}, "_meta": {IDEMPOTENCY_KEY: deed.id}}
+        if operation.id not in self.tasks:
+            action = {"type": operation.kind, "parameters": arguments(operation, self.part)}
+            asked = {"action": action, "metadata": {}, "_meta": {IDEMPOTENCY_KEY: operation.id}}
             created = await self._session.insist("tasks/create", asked)
             if "error" in created:
                 return created
-            self.tasks[deed.id] = created["result"]["taskId"]
+            self.tasks[operation.id] = created["result"]["taskId"]
         while True:
-            seen = await self._session.insist("tasks/get", {"taskId": self.tasks[deed.id]})
+            seen = await self._session.insist("tasks/get", {"taskId": self.tasks[operation.id]})
             if "error" in seen:
                 return seen
             task = seen["result"]["task"]
@@ -99,10 +101,10 @@ class HandPlayer(Playing):
         params = message["params"]
         match message["method"]:
             case "notifications/message":
-                self.diary.owned(self.part.name, params["data"]["deed"])
-                self.logs[params["data"]["deed"]].append(params["data"]["number"])
+                self.log.record_owned(self.part.name, params["data"]["operation"])
+                self.logs[params["data"]["operation"]].append(params["data"]["number"])
             case "notifications/progress":
-                self.diary.owned(self.part.name, params["progressToken"])
+                self.log.record_owned(self.part.name, params["progressToken"])
                 self.progress[params["progressToken"]].append(int(params["progress"]))
             case "notifications/resources/updated":
                 self.told_of(params["uri"])
@@ -111,7 +113,7 @@ class HandPlayer(Playing):
     async def listen(self) -> None:
         """Subscribe once, and never again."""
         await self._session.insist("resources/subscribe", {"uri": self.uri})
-        self.diary.subscribed(self.part.name, self.part.board)
+        self.log.subscribed(self.part.name, self.part.board)
         await self._session.listen(self._told)
 
     async def look(self) -> int:

@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any
 
 import aiohttp
-from tests.chaos.campaign_log import Diary
-from tests.chaos.plan import Part, token_of
+from tests.chaos.campaign_log import CampaignLog
+from tests.chaos.plan import ClientPlan, token_of
 
 __all__ = ["Lost", "Session"]
 
@@ -51,10 +51,10 @@ async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str
 class Session:
     """One session."""
 
-    def __init__(self, url: str, part: Part, diary: Diary, http: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, part: ClientPlan, log: CampaignLog, http: aiohttp.ClientSession) -> None:
         self._url = url
         self._part = part
-        self._diary = diary
+        self._log = log
         self._http = http
         self._ids = count(1)
         self._last: dict[int, int] = {}  # by stream, the number of the last event
@@ -82,7 +82,7 @@ class Session:
         """Return whether the server rejected a request; record it, since few rejections are legitimate."""
         if response.status in _GOOD:
             return False
-        self._diary.refused(self._part.name, asked, response.status, await response.text())
+        self._log.record_rejection(self._part.name, asked, response.status, await response.text())
         return True
 
     async def open(self) -> None:
@@ -96,7 +96,7 @@ class Session:
                         said = await response.text()
                         self._session = response.headers.get("mcp-session-id", "")
                         if not self._session:  # the server stopped before its response
-                            self._diary.refused(self._part.name, "initialize", _NOT_NOW, said)
+                            self._log.record_rejection(self._part.name, "initialize", _NOT_NOW, said)
             except _LINE:
                 pass
             await asyncio.sleep(0 if self._session else _PAUSE)
@@ -159,7 +159,7 @@ class Session:
         error = (answer or {}).get("error") or {}
         if (error.get("data") or {}).get("kind") != "temporarily_unavailable":
             return False
-        self._diary.refused(self._part.name, asked, _NOT_NOW, str(error))
+        self._log.record_rejection(self._part.name, asked, _NOT_NOW, str(error))
         return True
 
     async def cancel(self, method: str, params: Any) -> None:
@@ -212,7 +212,7 @@ class Session:
         stream, number = map(int, place.split("-"))
         known = self._last.get(stream, 0)
         if number != known + (message is not None):
-            self._diary.gaps.append(f"{self._part.name}: {place} came after {stream}-{known}")
+            self._log.gaps.append(f"{self._part.name}: {place} came after {stream}-{known}")
         self._last[stream] = number
         if message is not None:
             self._heard[stream].append(message)
@@ -226,7 +226,7 @@ class Session:
             with contextlib.suppress(Lost):  # as the log has it
                 heard.append(await self._rest(reader))
             if heard[: len(self._heard[stream])] != self._heard[stream]:
-                self._diary.gaps.append(f"{self._part.name}: stream {stream} is {heard}, was {self._heard[stream]}")
+                self._log.gaps.append(f"{self._part.name}: stream {stream} is {heard}, was {self._heard[stream]}")
 
 
 def _interrupted(answer: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 from tests.chaos.campaign import Recovery, run
 from tests.chaos.campaign_log import PATIENCE
-from tests.chaos.checker import faults
+from tests.chaos.checker import violations
 from tests.chaos.faulty_stores import Fault
 from tests.chaos.history import History
 from tests.chaos.plan import DEPLOYMENTS, Kind, Plan, plan
@@ -43,7 +43,7 @@ def _campaign(planned: Plan, given: argparse.Namespace) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         history, recovered = asyncio.run(run(planned, Path(folder), fault=given.fault, patience=given.patience))
-    found = faults(history)
+    found = violations(history)
     if found and given.keep is not None:
         given.keep.write_bytes(msgspec.json.encode(history))
     _report(history, recovered, time.monotonic() - began)
@@ -70,12 +70,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _report(history: History, recovered: list[Recovery], took: float) -> None:
-    outcomes = Counter((saw.kind, saw.outcome) for saw in history.saw if not saw.again)
+    outcomes = Counter((saw.kind, saw.outcome) for saw in history.observations if not saw.again)
     for kind in sorted({kind for kind, _ in outcomes}):
         told = ", ".join(f"{outcomes[kind, how]} {how}" for how in ("answered", "unknown", "failed"))
-        print(f"  {kind:10} {told}; {_across(history, kind)} answered across trouble")
-    again = sum(saw.again for saw in history.saw)
-    print(f"  {len(history.effects)} effects, {again} asked for again, {len(history.heard)} updates heard")
+        print(f"  {kind:10} {told}; {_across(history, kind)} answered across the fault")
+    again = sum(saw.again for saw in history.observations)
+    print(f"  {len(history.effects)} effects, {again} asked for again, {len(history.readings)} updates heard")
     for kind in dict.fromkeys(one.kind for one in recovered):
         for name in ("back", "first", "whole"):
             times = sorted(value for one in recovered if one.kind == kind and (value := getattr(one, name)) is not None)
@@ -87,8 +87,8 @@ def _report(history: History, recovered: list[Recovery], took: float) -> None:
 
 def _across(history: History, kind: str) -> int:
     """How many operations began before a fault, and got their response after it."""
-    answered = [saw for saw in history.saw if saw.kind == kind and saw.outcome == "answered" and not saw.again]
-    return sum(any(saw.began < one.at < saw.ended for one in history.troubles) for saw in answered)
+    answered = [saw for saw in history.observations if saw.kind == kind and saw.outcome == "answered" and not saw.again]
+    return sum(any(saw.began < one.at < saw.ended for one in history.fault_periods) for saw in answered)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.campaign import run
-from tests.chaos.checker import faults
+from tests.chaos.checker import violations
 from tests.chaos.faulty_stores import Fault
-from tests.chaos.plan import Deployment, Kind, Mischief, Part, Plan, plan
+from tests.chaos.plan import ClientPlan, Deployment, FaultInjection, Kind, Plan, plan
 
 SEED = 20_260_728
 SHORT = 1.0  # seconds: the leases of few clients
@@ -31,10 +31,10 @@ SEVERAL: list[tuple[Deployment, tuple[Kind, ...]]] = [
 async def test_killed_server_loses_and_repeats_nothing_for_few_clients(
     deployment: Deployment, kind: Kind, tmp_path: Path
 ) -> None:
-    mischief = (Mischief(kind, answers=40, after=0.0),)
-    history, _ = await run(Plan(SEED, plan(SEED, clients=10, rounds=0).parts, mischief, deployment), tmp_path)
-    assert faults(history) == []
-    assert [trouble.kind for trouble in history.troubles][:1] == [kind]
+    injection = (FaultInjection(kind, answers=40, after=0.0),)
+    history, _ = await run(Plan(SEED, plan(SEED, clients=10, rounds=0).parts, injection, deployment), tmp_path)
+    assert violations(history) == []
+    assert [period.kind for period in history.fault_periods][:1] == [kind]
 
 
 @pytest.mark.row("D03", "D08", "D09", "D10", "J15")
@@ -44,8 +44,8 @@ async def test_no_fault_loses_or_repeats_anything(
     deployment: Deployment, kinds: tuple[Kind, ...], tmp_path: Path, seed: int
 ) -> None:
     history, _ = await run(plan(seed, clients=24, rounds=3, deployment=deployment, only=kinds), tmp_path)
-    assert faults(history) == []
-    assert {saw.kind for saw in history.saw if saw.outcome == "answered"} >= {
+    assert violations(history) == []
+    assert {saw.kind for saw in history.observations if saw.outcome == "answered"} >= {
         "look",
         "pay",
         "pay_once",
@@ -54,16 +54,16 @@ async def test_no_fault_loses_or_repeats_anything(
         "wait",
         "linger",
     }
-    assert {trouble.kind for trouble in history.troubles} >= set(kinds)
+    assert {period.kind for period in history.fault_periods} >= set(kinds)
 
 
-def by_hand() -> tuple[Part, ...]:
+def raw_clients_only() -> tuple[ClientPlan, ...]:
     """Raw clients, which remember all events."""
     return tuple(part for part in plan(SEED, 60, 0).parts if part.raw)
 
 
-async def found_out(
-    deployment: Deployment, mischief: tuple[Mischief, ...], fault: Fault, folder: Path, seed: int
+async def violations_with(
+    deployment: Deployment, injection: tuple[FaultInjection, ...], fault: Fault, folder: Path, seed: int
 ) -> list[str]:
     """The violations with a defective store that a lack of time does not explain: a wait for lost data never ends,
     so the timeouts are short.
@@ -71,9 +71,9 @@ async def found_out(
     for number in range(CAMPAIGNS):
         place = folder / str(number)
         place.mkdir()
-        planned = Plan(seed + number, by_hand(), mischief, deployment, SHORT)
+        planned = Plan(seed + number, raw_clients_only(), injection, deployment, SHORT)
         history, _ = await run(planned, place, fault=fault, patience=1.0)
-        if found := [fault for fault in faults(history) if not any(late in fault for late in LATE)]:
+        if found := [fault for fault in violations(history) if not any(late in fault for late in LATE)]:
             return found
     return []
 
@@ -83,13 +83,13 @@ async def found_out(
 async def test_store_that_drops_writes_is_detected(
     deployment: Deployment, kind: Kind, tmp_path: Path, seed: int
 ) -> None:
-    assert await found_out(deployment, (Mischief(kind, 150, 0.0),), "losing", tmp_path, seed)
+    assert await violations_with(deployment, (FaultInjection(kind, 150, 0.0),), "losing", tmp_path, seed)
 
 
 @pytest.mark.long
 async def test_store_without_fences_is_detected(tmp_path: Path, seed: int) -> None:
-    asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.3 * SHORT) for who in (0.1, 0.35, 0.6, 0.85))
-    assert await found_out("workers", asleep, "unfenced", tmp_path, seed)
+    asleep = tuple(FaultInjection("stop", 20, 0.0, who, lasts=1.3 * SHORT) for who in (0.1, 0.35, 0.6, 0.85))
+    assert await violations_with("workers", asleep, "unfenced", tmp_path, seed)
 
 
 @pytest.mark.long
@@ -97,4 +97,4 @@ async def test_server_that_denies_started_calls_is_detected(tmp_path: Path, seed
     """Clients repeat a call that was not started: if it was, and a graceful shutdown has interrupted it, it runs twice."""
     planned = plan(seed, clients=40, rounds=4, only=("term",), lease=SHORT)
     history, _ = await run(planned, tmp_path, fault="denying")
-    assert [fault for fault in faults(history) if "done twice" in fault]
+    assert [fault for fault in violations(history) if "done twice" in fault]

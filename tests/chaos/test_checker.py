@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.chaos.checker import LATE, faults
-from tests.chaos.history import Effect, Heard, History, Refusal, Saw, Told, Trouble
+from tests.chaos.checker import LATE, violations
+from tests.chaos.history import BoardReading, Effect, EventSequence, FaultPeriod, History, Observation, Rejection
 
-DEATH = Trouble("death", 10.0, 11.0)
-STOP = Trouble("stop", 10.0, 12.0)
+DEATH = FaultPeriod("death", 10.0, 11.0)
+STOP = FaultPeriod("stop", 10.0, 12.0)
 GOOD = History(
     effects=(
         Effect("pay", "a.1", 0, "r1", "a"),
@@ -32,56 +32,62 @@ GOOD = History(
         Effect("wait", "a.13", 1, "r13", "a"),
         Effect("wait", "a.13", 2, "r13", "a"),
     ),
-    saw=(
-        Saw("a.1", "pay", 1.0, 2.0, "answered", "a.1 r1"),
-        Saw("a.2", "pay_once", 9.0, 12.0, "answered", "a.2 r2"),
-        Saw("a.2", "pay_once", 20.0, 21.0, "answered", "a.2 r2", again=True),
-        Saw("a.3", "pay", 9.0, 10.5, "unknown", "lost"),
-        Saw("a.4", "keep", 9.0, 12.0, "answered", "a.4 kept", harmless=True),
-        Saw("a.5", "ask", 1.0, 2.0, "answered", "a.5 word"),
-        Saw("a.6", "count", 1.0, 2.0, "answered", "a.6 2"),
-        Saw("p.1", "post", 1.0, 2.0, "answered", "p.1 b 1"),
-        Saw("a.7", "resumed", 9.0, 14.0, "answered", "a.7 2"),
-        Saw("a.8", "restarted", 1.0, 2.0, "answered", "a.8 1"),
-        Saw("a.9", "given_up", 9.0, 14.0, "failed", "it may or may not have been done"),
-        Saw("a.10", "look", 9.0, 14.0, "answered", "a.10 seen", harmless=True),
-        Saw("a.13", "wait", 1.0, 2.0, "answered", "a.13 cancelled"),
-        Saw("a.14", "linger", 9.0, 10.5, "unknown", "cut off"),
+    observations=(
+        Observation("a.1", "pay", 1.0, 2.0, "answered", "a.1 r1"),
+        Observation("a.2", "pay_once", 9.0, 12.0, "answered", "a.2 r2"),
+        Observation("a.2", "pay_once", 20.0, 21.0, "answered", "a.2 r2", again=True),
+        Observation("a.3", "pay", 9.0, 10.5, "unknown", "lost"),
+        Observation("a.4", "keep", 9.0, 12.0, "answered", "a.4 kept", harmless=True),
+        Observation("a.5", "ask", 1.0, 2.0, "answered", "a.5 word"),
+        Observation("a.6", "count", 1.0, 2.0, "answered", "a.6 2"),
+        Observation("p.1", "post", 1.0, 2.0, "answered", "p.1 b 1"),
+        Observation("a.7", "resumed", 9.0, 14.0, "answered", "a.7 2"),
+        Observation("a.8", "restarted", 1.0, 2.0, "answered", "a.8 1"),
+        Observation("a.9", "given_up", 9.0, 14.0, "failed", "it may or may not have been done"),
+        Observation("a.10", "look", 9.0, 14.0, "answered", "a.10 seen", harmless=True),
+        Observation("a.13", "wait", 1.0, 2.0, "answered", "a.13 cancelled"),
+        Observation("a.14", "linger", 9.0, 10.5, "unknown", "cut off"),
     ),
-    told=(Told("a.6", 2, (1, 2), "answered"), Told("a.11", 5, (1, 2, 3), "unknown"), Told("a.12", 5, (), "unknown")),
-    heard=(Heard("c", "b", 1),),
+    events=(
+        EventSequence("a.6", 2, (1, 2), "answered"),
+        EventSequence("a.11", 5, (1, 2, 3), "unknown"),
+        EventSequence("a.12", 5, (), "unknown"),
+    ),
+    readings=(BoardReading("c", "b", 1),),
     listeners={"b": ("c",)},
-    troubles=(DEATH,),
+    fault_periods=(DEATH,),
 )
 
 
-def seen(deed: str, **changes: Any) -> History:
+def seen(operation: str, **changes: Any) -> History:
     """The correct history, apart from the first outcome of one operation."""
-    first = next(saw for saw in GOOD.saw if saw.deed == deed)
-    return replace(GOOD, saw=tuple(replace(saw, **changes) if saw is first else saw for saw in GOOD.saw))
+    first = next(saw for saw in GOOD.observations if saw.operation == operation)
+    return replace(
+        GOOD, observations=tuple(replace(saw, **changes) if saw is first else saw for saw in GOOD.observations)
+    )
 
 
-MANY = replace(GOOD, troubles=(STOP,))
+MANY = replace(GOOD, fault_periods=(STOP,))
 
 
 def more(*effects: Effect) -> History:
     return replace(GOOD, effects=(*GOOD.effects, *effects))
 
 
-def less(what: str, deed: str, number: int | None = None) -> History:
-    gone = {(what, deed, one) for one in ((0, 1, 2) if number is None else (number,))}
-    left = tuple(effect for effect in GOOD.effects if (effect.what, effect.deed, effect.number) not in gone)
+def less(what: str, operation: str, number: int | None = None) -> History:
+    gone = {(what, operation, one) for one in ((0, 1, 2) if number is None else (number,))}
+    left = tuple(effect for effect in GOOD.effects if (effect.what, effect.operation, effect.number) not in gone)
     return replace(GOOD, effects=left)
 
 
-def asleep(*effects: tuple[str, int, str]) -> History:
+def after_suspension(*effects: tuple[str, int, str]) -> History:
     """The correct history of several processes, and what a task of one of them did afterwards."""
     done = (Effect(what, "a.7", number, run, "a") for what, number, run in effects)
     return replace(MANY, effects=(*MANY.effects, *done))
 
 
 BAD = {
-    "a deed on another's behalf": (more(Effect("pay", "a.99", 0, "r9", "b")), "on behalf of b"),
+    "an operation on another's behalf": (more(Effect("pay", "a.99", 0, "r9", "b")), "on behalf of b"),
     "a notice that is another's": (replace(GOOD, strange=("c was told of a.6",)), "c was told of a.6"),
     "an update on another's behalf": (more(Effect("post", "b", 2, "p.2", "q")), "on behalf of q"),
     "another's answer to an update": (seen("p.1", said="p.9 b 1"), "another's"),
@@ -95,7 +101,7 @@ BAD = {
     "a payment that was made twice": (more(Effect("pay", "a.1", 0, "r9", "a")), "done twice"),
     "a payment of unknown outcome that was made twice": (more(Effect("pay", "a.3", 0, "r9", "a")), "done twice"),
     "a payment that a graceful stop cut off, and that was made twice": (
-        replace(more(Effect("linger", "a.14", 0, "r9", "a")), troubles=(Trouble("term", 10.0, 11.0),)),
+        replace(more(Effect("linger", "a.14", 0, "r9", "a")), fault_periods=(FaultPeriod("term", 10.0, 11.0),)),
         "a.14 (linger) was done twice",
     ),
     "a keyed payment that was made twice": (more(Effect("pay", "a.2", 0, "r9", "a")), "done twice"),
@@ -118,63 +124,78 @@ BAD = {
     "a task that went back behind its checkpoint": (more(Effect("step", "a.7", 2, "t9", "a")), "after checkpoint 2"),
     "a task that ended before its work was done": (seen("a.8", said="a.8 5"), "after steps"),
     "a result that is another when it is asked for again": (
-        replace(GOOD, saw=(*GOOD.saw, Saw("a.2", "pay_once", 20.0, 21.0, "failed", "another", again=True))),
+        replace(
+            GOOD,
+            observations=(
+                *GOOD.observations,
+                Observation("a.2", "pay_once", 20.0, 21.0, "failed", "another", again=True),
+            ),
+        ),
         "not any more",
     ),
-    "an event that is missing in the middle": (replace(GOOD, told=(Told("a.11", 5, (1, 3), "unknown"),)), "missing"),
-    "an event that is missing at the beginning": (replace(GOOD, told=(Told("a.11", 5, (2,), "unknown"),)), "missing"),
-    "an event that came twice": (replace(GOOD, told=(Told("a.11", 5, (1, 2, 2), "unknown"),)), "twice"),
+    "an event that is missing in the middle": (
+        replace(GOOD, events=(EventSequence("a.11", 5, (1, 3), "unknown"),)),
+        "missing",
+    ),
+    "an event that is missing at the beginning": (
+        replace(GOOD, events=(EventSequence("a.11", 5, (2,), "unknown"),)),
+        "missing",
+    ),
+    "an event that came twice": (replace(GOOD, events=(EventSequence("a.11", 5, (1, 2, 2), "unknown"),)), "twice"),
     "an event that is missing at the end of what was answered": (
-        replace(GOOD, told=(Told("a.6", 2, (1,), "answered"),)),
+        replace(GOOD, events=(EventSequence("a.6", 2, (1,), "answered"),)),
         "1 events of 2",
     ),
     "positions with a gap": (replace(GOOD, gaps=("c: 0-3 came after 0-1",)), "gap"),
-    "an update that a subscriber did not hear of": (replace(GOOD, heard=()), "c was not told of update 1"),
+    "an update that a subscriber did not hear of": (replace(GOOD, readings=()), "c was not told of update 1"),
     "an update that a subscriber did not hear of before the next": (
         replace(
             GOOD,
-            saw=(*GOOD.saw, Saw("p.2", "post", 3.0, 4.0, "answered", "p.2 b 3")),
+            observations=(*GOOD.observations, Observation("p.2", "post", 3.0, 4.0, "answered", "p.2 b 3")),
             effects=(*GOOD.effects, Effect("post", "b", 3, "p.2", "p")),
-            heard=(Heard("c", "b", 3),),
+            readings=(BoardReading("c", "b", 3),),
         ),
         "c was not told of update 1",
     ),
     "a session that was put off, though nothing was wrong": (
-        replace(GOOD, refusals=(Refusal("c", "ping", 503, "busy", 20.0),)),
+        replace(GOOD, rejections=(Rejection("c", "ping", 503, "busy", 20.0),)),
         "HTTP 503",
     ),
     "a session that is put off for too long": (
-        replace(MANY, refusals=(Refusal("c", "ping", 503, "busy", STOP.over + LATE + 0.1),)),
+        replace(MANY, rejections=(Rejection("c", "ping", 503, "busy", STOP.over + LATE + 0.1),)),
         "HTTP 503",
     ),
     "a session that was refused while one process was asleep": (
-        replace(MANY, refusals=(Refusal("c", "ping", 404, "gone", 11.0),)),
+        replace(MANY, rejections=(Rejection("c", "ping", 404, "gone", 11.0),)),
         "HTTP 404",
     ),
     "a task that goes on in a process that was asleep": (
-        asleep(("step", 1, "t9"), ("step", 2, "t9")),
+        after_suspension(("step", 1, "t9"), ("step", 2, "t9")),
         "after checkpoint 2",
     ),
-    "a checkpoint of a process that was asleep": (asleep(("step", 1, "t9"), ("kept", 1, "t9")), "a run that was over"),
-    "a session that was refused": (replace(GOOD, refusals=(Refusal("c", "ping", 404, "gone"),)), "HTTP 404"),
+    "a checkpoint of a process that was asleep": (
+        after_suspension(("step", 1, "t9"), ("kept", 1, "t9")),
+        "a run that was over",
+    ),
+    "a session that was refused": (replace(GOOD, rejections=(Rejection("c", "ping", 404, "gone"),)), "HTTP 404"),
     "a server with a traceback": (replace(GOOD, complaints=("Traceback",)), "Traceback"),
     "a client that never came to an end": (replace(GOOD, unfinished=("c",)), "did not come to an end"),
 }
 
 
 def test_correct_history_has_no_findings() -> None:
-    assert faults(GOOD) == []
+    assert violations(GOOD) == []
 
 
 def test_unavoidable_effects_of_clusters_are_no_findings() -> None:
     """The last step of a suspended process; a session that has to retry; an update together with another."""
-    assert faults(asleep(("step", 2, "t9"))) == []
-    assert faults(replace(MANY, refusals=(Refusal("c", "ping", 502, "lost", 11.0),))) == []
-    assert faults(replace(MANY, heard=(Heard("c", "b", 2),))) == []
+    assert violations(after_suspension(("step", 2, "t9"))) == []
+    assert violations(replace(MANY, rejections=(Rejection("c", "ping", 502, "lost", 11.0),))) == []
+    assert violations(replace(MANY, readings=(BoardReading("c", "b", 2),))) == []
 
 
 @pytest.mark.parametrize("fault", BAD)
 def test_each_fault_is_found(fault: str) -> None:
     history, said = BAD[fault]
-    found = faults(history)
+    found = violations(history)
     assert any(said in one for one in found), found

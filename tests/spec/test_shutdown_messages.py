@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.raw import INITIALIZED, Answer, Caller, begin, call, initialize, request, tool
-from tests.modern import enveloped, labels
+from tests.modern import enveloped, headers_of
 from tests.spec.test_shutdown import RunningServer
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
@@ -94,7 +94,7 @@ async def test_http_shutdown_refuses_new_clients_and_known_sessions() -> None:
         await server.begins()
         new = await asked(lines[0], initialize())
         modern = await asked(
-            lines[1], call("tools/call", enveloped(name="quick")), **labels("tools/call", {"name": "quick"})
+            lines[1], call("tools/call", enveloped(name="quick")), **headers_of("tools/call", {"name": "quick"})
         )
         lines[2].say(request("GET", "/mcp", None, mcp_session_id=session))
         lines[3].say(request("GET", "/sse", None))
@@ -125,7 +125,9 @@ async def test_http_shutdown_ends_streams_with_a_retry_time() -> None:
 async def test_shutdown_answers_open_listen_requests() -> None:
     async with ending() as server:
         over_http = await server.caller_at(
-            server.port, call("subscriptions/listen", LISTEN, ident="mine"), **labels("subscriptions/listen", LISTEN)
+            server.port,
+            call("subscriptions/listen", LISTEN, ident="mine"),
+            **headers_of("subscriptions/listen", LISTEN),
         )
         assert (await over_http.head()).status == 200
         heard = over_http.messages()

@@ -18,7 +18,7 @@ from typing import Any, Self
 import pytest
 from tests.contract.connections import CERTIFICATE, client_tls
 from tests.limits import soon
-from tests.modern import enveloped, labels
+from tests.modern import enveloped, headers_of
 from tests.processes import PATIENCE, children, command, eventually, gone
 
 SCRIPT = """
@@ -123,7 +123,7 @@ class WorkerServer:
     def call(self, tool: str) -> str:
         params = enveloped(name=tool, arguments={})
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        with self.post(message, **labels("tools/call", params)) as answer:
+        with self.post(message, **headers_of("tools/call", params)) as answer:
             return json.loads(answer.read())["result"]["content"][0]["text"]
 
     def who(self) -> int:

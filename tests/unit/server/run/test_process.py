@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.lines import server_tls
+from tests.contract.connections import server_tls
 from tests.limits import PATIENCE
 
 from trunkline import Server
