@@ -199,32 +199,33 @@ class SlowPeers:
         return f"{what}: written"
 
 
-class Siege(NamedTuple):
-    """What was seen of a server beside slow peers, second by second."""
+class Observation(NamedTuple):
+    """Slow peers and the memory of their server, second by second."""
 
-    connected: list[int]  # slow peers
-    resident: list[int]
-    ends: Counter[str]
+    connected: list[int]
+    resident: list[int]  # bytes
+    ends: Counter[str]  # of connections
 
 
-async def _besiege(process: Process) -> Siege:
-    """Run all slow peers for a while."""
+async def _run_slow_peers(process: Process) -> Observation:
+    """Run all slow peers for a while, or until the server uses far too much memory."""
     peers = SlowPeers(process.port)
     kinds = [SlowPeers.read_slowly] * READERS
     kinds += [SlowPeers.write_head_slowly, SlowPeers.write_body_slowly] * (WRITERS // 2)
     delays = [START * number / len(kinds) for number in range(len(kinds))]
     random.Random(len(kinds)).shuffle(delays)
     tasks = [asyncio.create_task(peers.keep(kind, delay)) for kind, delay in zip(kinds, delays, strict=True)]
-    siege = Siege([], [], peers.ends)
+    seen = Observation([], [], peers.ends)
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end and max(siege.resident, default=0) < 2 * MOST_BYTES:
+    while time.monotonic() < end and max(seen.resident, default=0) < 2 * MOST_BYTES:
         await asyncio.sleep(PACE)
-        siege.connected.append(peers.connected)
-        siege.resident.append(process.resident)
+        seen.connected.append(peers.connected)
+        seen.resident.append(process.resident)
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return siege
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [error for error in ended if not isinstance(error, asyncio.CancelledError)] == []
+    return seen
 
 
 def _summary(took: list[float]) -> str:
@@ -241,18 +242,16 @@ def test_slow_peers_cost_bounded_memory_and_delay_no_other_client(loop: str) -> 
             time.sleep(5.0)
         resident, descriptors = process.resident, process.descriptors
         with calling(process.port) as beside:
-            siege = asyncio.run(_besiege(process))
+            seen = asyncio.run(_run_slow_peers(process))
         eventually(lambda: process.descriptors <= descriptors)
         after = process.resident
-    connected, most = statistics.median(siege.connected), max(siege.resident)
-    print(
-        f"\n{loop}, {connected:g} slow peers at a time; ends of their connections: {dict(sorted(siege.ends.items()))}"
-    )
+    connected, most = statistics.median(seen.connected), max(seen.resident)
+    print(f"\n{loop}, {connected:g} slow peers at a time; ends of their connections: {dict(sorted(seen.ends.items()))}")
     print(f"memory: {resident >> 20} MiB before, {most >> 20} MiB at most, {after >> 20} MiB afterwards")
     print(f"alone: {_summary(alone)}\nbeside: {_summary(beside)}")
     assert most - resident <= MOST_BYTES
     assert statistics.median(beside) < NORMAL
     assert connected > 0.9 * (READERS + WRITERS)
-    assert siege.ends["write_head_slowly: 408"] > 0
-    assert siege.ends["write_body_slowly: 408"] > 0
-    assert siege.ends["read_slowly: given up"] + siege.ends["read_slowly: reset"] > 0
+    assert seen.ends["write_head_slowly: 408"] > 0
+    assert seen.ends["write_body_slowly: 408"] > 0
+    assert seen.ends["read_slowly: given up"] + seen.ends["read_slowly: reset"] > 0
