@@ -50,8 +50,8 @@ class HttpServerProcess(Process):
         self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
         self._port = free_port()
         super().__init__([*command, "http", str(self._port)], env)
-        self._lines: list[Line] = []
-        self._streams: list[Line] = []
+        self._lines: list[HttpConnection] = []
+        self._streams: list[HttpConnection] = []
         self._next_id = 1
 
     def __enter__(self) -> Self:
@@ -89,13 +89,13 @@ class HttpServerProcess(Process):
         check_answers(b"".join(answer_in(answer, question.tells) for answer in answers), ids, question.answered_by)
         return Sample(spent / count / 1000, sum(map(len, answers)) / count)
 
-    def _line_for(self, question: Question) -> "Line":
+    def _line_for(self, question: Question) -> "HttpConnection":
         """A connection for a question."""
         if self._stateless is not None:
             return self._bare(question)
         return self._line() if question is INITIALIZE else self._opened(self._line())
 
-    def _exchanged(self, bodies: Sequence[bytes], lines: Sequence["Line"]) -> list[bytes]:
+    def _exchanged(self, bodies: Sequence[bytes], lines: Sequence["HttpConnection"]) -> list[bytes]:
         """Send every body over a free connection, and return the responses in the order of arrival."""
         poll, by_number = _poll(lines)
         left = iter(bodies)
@@ -113,7 +113,7 @@ class HttpServerProcess(Process):
                         self._post(line, body)
         return answers
 
-    def _post(self, line: "Line", body: bytes) -> None:
+    def _post(self, line: "HttpConnection", body: bytes) -> None:
         try:
             line.post(body)
         except OSError as error:
@@ -125,7 +125,7 @@ class HttpServerProcess(Process):
             raise BenchError(f"no answer for {SILENCE_MS // 1000} s\n{self.last_words()}")
         return events
 
-    def _heard(self, line: "Line") -> bytes | None:
+    def _heard(self, line: "HttpConnection") -> bytes | None:
         try:
             return line.hear()
         except OSError as error:
@@ -181,14 +181,14 @@ class HttpServerProcess(Process):
 
     # --- single requests -----------------------------------------------------------------------
 
-    def _line(self, headers: str = "") -> "Line":
-        return Line(self._port, headers, self._authorization)
+    def _line(self, headers: str = "") -> "HttpConnection":
+        return HttpConnection(self._port, headers, self._authorization)
 
     def _ids(self, count: int) -> range:
         self._next_id += count
         return range(self._next_id - count, self._next_id)
 
-    def _opened(self, line: "Line") -> "Line":
+    def _opened(self, line: "HttpConnection") -> "HttpConnection":
         """The connection, with a new session."""
         line.headers = ""
         answer = self._answer_to(line, INITIALIZE)
@@ -203,27 +203,27 @@ class HttpServerProcess(Process):
             raise WrongAnswer("the server does not take notifications")
         return line
 
-    def _bare(self, question: Question) -> "Line":
+    def _bare(self, question: Question) -> "HttpConnection":
         """A connection without a session, for modern requests."""
         name = question.params(0).get("name", "")
         return self._line(
             f"MCP-Protocol-Version: {self._stateless}\r\nMcp-Method: {question.method}\r\nMcp-Name: {name}\r\n"
         )
 
-    def _answer_to(self, line: "Line", question: Question) -> bytes:
+    def _answer_to(self, line: "HttpConnection", question: Question) -> bytes:
         (id_,) = self._ids(1)
         self._post(line, _body(question, id_))
         answer = self._whole(line)
         check_answers(message_of(answer), [id_], question.answered_by)
         return answer
 
-    def _whole(self, line: "Line") -> bytes:
+    def _whole(self, line: "HttpConnection") -> bytes:
         while (answer := self._heard(line)) is None:
             pass
         return answer
 
 
-class Line:
+class HttpConnection:
     """One connection, with the headers of its session."""
 
     def __init__(self, port: int, headers: str, authorization: str = "") -> None:
@@ -356,7 +356,7 @@ def _body(question: Question, id_: int, stateless: str | None = None) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def _poll(lines: Iterable[Line]) -> tuple[select.poll, dict[int, Line]]:
+def _poll(lines: Iterable[HttpConnection]) -> tuple[select.poll, dict[int, HttpConnection]]:
     poll, by_number = select.poll(), {line.fileno(): line for line in lines}
     for number in by_number:
         poll.register(number, select.POLLIN)

@@ -9,7 +9,7 @@ from typing import Final
 from bench.authentication import TOKEN
 from bench.driver import ClientProcess, Sample, ServerProcess
 from bench.http_driver import HttpServerProcess
-from bench.valkey import kept_in
+from bench.valkey import store_option
 from bench.workers import WorkersProcess
 from bench.workloads import TARGETS, Row
 
@@ -50,7 +50,7 @@ def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[
 @contextmanager
 def _kept(name: str, command: Command) -> Iterator[dict[str, str]]:
     place = TARGETS[name].keeps if name in TARGETS else None
-    with tempfile.TemporaryDirectory() as folder, kept_in(place, command[0], folder) as told:
+    with tempfile.TemporaryDirectory() as folder, store_option(place, command[0], folder) as told:
         yield told
 
 

@@ -60,7 +60,7 @@ def spread(pid: int) -> None:
 
 
 @contextmanager
-def kept_in(place: str | None, interpreter: str, folder: str) -> Iterator[dict[str, str]]:
+def store_option(place: str | None, interpreter: str, folder: str) -> Iterator[dict[str, str]]:
     """The store option of our server: a file, a Valkey, or none."""
     if place is None:
         yield {}

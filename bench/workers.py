@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.driver import BenchError, Question, Sample, cpu_ns
-from bench.http_driver import START_S, HttpServerProcess, Line
+from bench.http_driver import START_S, HttpConnection, HttpServerProcess
 from bench.valkey import spread
 
 
@@ -55,7 +55,7 @@ class WorkersProcess(HttpServerProcess):
         return super().ask(question, count, window)
 
 
-def exchange(lines: Sequence[Line]) -> None:
+def exchange(lines: Sequence[HttpConnection]) -> None:
     """Assign the session of each connection to the next one."""
     first = lines[0].headers
     for line, after in pairwise(lines):

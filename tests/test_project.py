@@ -21,9 +21,9 @@ import trunkline
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/trunkline"
-MOST_PACKAGES = 3
+MAX_PACKAGES = 3
 
-GROUND_FLOOR = {"errors", "config", "facts", "clock", "fdlimit", "backlog", "version"}
+LOWEST_LAYER = {"errors", "config", "facts", "clock", "fdlimit", "backlog", "version"}
 SEAMS = {
     "transports.channel",
     "transports.http.session.event_store",
@@ -47,12 +47,12 @@ MAY_IMPORT = {
     "fdlimit": set(),
     "backlog": {"fdlimit"},
     "version": set(),
-    "wire": GROUND_FLOOR,
-    "protocol": GROUND_FLOOR | {"wire"},
-    "registry": GROUND_FLOOR | {"wire", "protocol"},
-    "transports": GROUND_FLOOR | {"wire", "protocol"},
-    "stores": GROUND_FLOOR | {"wire"},
-    "auth": GROUND_FLOOR
+    "wire": LOWEST_LAYER,
+    "protocol": LOWEST_LAYER | {"wire"},
+    "registry": LOWEST_LAYER | {"wire", "protocol"},
+    "transports": LOWEST_LAYER | {"wire", "protocol"},
+    "stores": LOWEST_LAYER | {"wire"},
+    "auth": LOWEST_LAYER
     | {
         "wire",
         "protocol",
@@ -61,16 +61,16 @@ MAY_IMPORT = {
         "transports.http.client.http_backend",
         "transports.http.client.connection_pool",
     },
-    "observers": GROUND_FLOOR,
-    "rpc": GROUND_FLOOR | {"wire", "protocol", "registry", "transports.channel"},
-    "server": GROUND_FLOOR
+    "observers": LOWEST_LAYER,
+    "rpc": LOWEST_LAYER | {"wire", "protocol", "registry", "transports.channel"},
+    "server": LOWEST_LAYER
     | {
         *("wire", "protocol", "registry", "rpc", "transports.channel", "auth.principal", "stores.store"),
         *("stores.bus", "stores.identity", "stores.shared_values"),
         *("transports.http.session.event_store", "transports.http.session.backend", "supervision.restart_policy"),
     },
-    "supervision": GROUND_FLOOR,
-    "client": GROUND_FLOOR
+    "supervision": LOWEST_LAYER,
+    "client": LOWEST_LAYER
     | {
         *("wire", "protocol", "registry", "rpc", "transports.channel", "supervision.restart_policy"),
         *("auth.ssrf", "auth.page_policy"),
@@ -91,7 +91,7 @@ WRAPS_COROUTINES = {"registry.handlers", "registry.generators"}  # entry points 
 MAY_LOCK = {("registry.registry", "threading")}  # handlers on threads may change the catalog
 NOT_PURE = {"asyncio", "logging", "selectors", "socket", "subprocess", "threading", "time"}
 JSON = {"json", "orjson", "simplejson"}
-HOME_OF = {
+ONLY_IMPORTER = {
     "jsonschema_rs": "registry.validators",
     "uvloop": "server.run.process",
     "uvicorn": "transports",
@@ -202,7 +202,7 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.row("W22")
 def test_transports_never_import_a_feature() -> None:
     reached = {found.target for found in imports() if found.own and part(found.module) == "transports"}
-    assert {part(target) for target in reached} <= GROUND_FLOOR | {"wire", "protocol", "transports"}
+    assert {part(target) for target in reached} <= LOWEST_LAYER | {"wire", "protocol", "transports"}
 
 
 def test_every_package_is_in_table() -> None:
@@ -214,7 +214,7 @@ def test_manual_shows_import_table() -> None:
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     shown = {name: _named(cells[3]) for cells in rows if len(cells) == 4 for name in _named(cells[0])}
     for name in ("wire", "protocol", "registry", "transports", "auth", "stores", "observers", "server"):
-        assert shown[name] == MAY_IMPORT[name] - GROUND_FLOOR
+        assert shown[name] == MAY_IMPORT[name] - LOWEST_LAYER
 
 
 def _named(cell: str) -> set[str]:
@@ -247,8 +247,10 @@ def test_third_party_packages_stay_in_their_files() -> None:
     strangers = [found for found in imports() if not found.own and part(found.target) not in sys.stdlib_module_names]
     assert {part(found.target) for found in strangers if found.at_run_time} <= THIRD_PARTY
     assert {part(found.target) for found in strangers} <= THIRD_PARTY | FOR_TYPE_CHECKERS
-    homes = [found for found in imports() if part(found.target) in HOME_OF and not found.own]
-    assert [str(found) for found in homes if not f"{found.module}.".startswith(f"{HOME_OF[part(found.target)]}.")] == []
+    homes = [found for found in imports() if part(found.target) in ONLY_IMPORTER and not found.own]
+    assert [
+        str(found) for found in homes if not f"{found.module}.".startswith(f"{ONLY_IMPORTER[part(found.target)]}.")
+    ] == []
 
 
 def test_only_codec_uses_json() -> None:
@@ -339,7 +341,7 @@ def test_manual_lists_change_notifications() -> None:
 
 def test_the_base_install_has_few_requirements() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert len(project["dependencies"]) <= MOST_PACKAGES
+    assert len(project["dependencies"]) <= MAX_PACKAGES
 
 
 def test_the_package_is_marked_as_typed() -> None:

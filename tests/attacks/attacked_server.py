@@ -23,7 +23,7 @@ EPOCH = 1_800_000_000
 QUICK = {"drain_timeout": 0.2}  # calls in flight at the end of a test do not matter
 
 
-class Place:
+class AttackedServer:
     """A server, its address, and the effects of its tools."""
 
     def __init__(
@@ -38,10 +38,10 @@ class Place:
         self.gate = asyncio.Event()  # the event that they wait for
         self.port = 0
         self.listener: Listener | None = None
-        _furnish(self)
+        _add_tools(self)
 
 
-def _furnish(place: Place) -> None:
+def _add_tools(place: AttackedServer) -> None:
     @place.server.tool
     def effect(what: str) -> str:
         """Record an effect."""
@@ -84,23 +84,23 @@ def _furnish(place: Place) -> None:
 
 
 @asynccontextmanager
-async def listening(address: str = "http://127.0.0.1:0/mcp", **settings: Any) -> AsyncIterator[Place]:
+async def listening(address: str = "http://127.0.0.1:0/mcp", **settings: Any) -> AsyncIterator[AttackedServer]:
     """A server that listens at an address, on this loop."""
-    async with opened(Place(Settings(**(QUICK | settings))), address) as place:
+    async with opened(AttackedServer(Settings(**(QUICK | settings))), address) as place:
         yield place
 
 
 @asynccontextmanager
-async def protected(*verifiers: Verifier, settings: Any = None, **options: Any) -> AsyncIterator[Place]:
+async def protected(*verifiers: Verifier, settings: Any = None, **options: Any) -> AsyncIterator[AttackedServer]:
     """The same with authentication. The clock starts in the year 2027."""
     clock = ManualClock()
     auth = ResourceServer(*verifiers, now=lambda: EPOCH + clock.now(), **options)
-    async with opened(Place(Settings(**(QUICK | (settings or {}))), clock, auth)) as place:
+    async with opened(AttackedServer(Settings(**(QUICK | (settings or {}))), clock, auth)) as place:
         yield place
 
 
 @asynccontextmanager
-async def opened(place: Place, address: str = "http://127.0.0.1:0/mcp") -> AsyncIterator[Place]:
+async def opened(place: AttackedServer, address: str = "http://127.0.0.1:0/mcp") -> AsyncIterator[AttackedServer]:
     """Start the listener."""
     place.listener = await place.server.listen(address)
     if not address.startswith("unix"):
@@ -129,9 +129,9 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def behind_uvicorn(identify: Callable[[Any], Any], **settings: Any) -> AsyncIterator[Place]:
+async def behind_uvicorn(identify: Callable[[Any], Any], **settings: Any) -> AsyncIterator[AttackedServer]:
     """A server as an ASGI application with `identify`."""
-    place = Place(Settings(**(QUICK | settings)))
+    place = AttackedServer(Settings(**(QUICK | settings)))
     app: Any = place.server.asgi(path="/mcp", identify=identify)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         place.port = bound.getsockname()[1]
@@ -153,7 +153,7 @@ def user(scope: Any) -> str | None:
     return None if found is None else found.decode()
 
 
-async def while_time_passes(place: Place, awaited: Awaitable[T], seconds: float) -> T:
+async def while_time_passes(place: AttackedServer, awaited: Awaitable[T], seconds: float) -> T:
     """Await a value while the clock advances by two steps, and no more."""
     coming = asyncio.ensure_future(awaited)
     for _ in range(20):

@@ -29,4 +29,4 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Internet]:
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", connect)
     yield known
-    assert known.astray == []
+    assert known.unexpected_targets == []

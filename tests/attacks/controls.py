@@ -116,7 +116,7 @@ def _streams_of_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(channel.HttpChannel, "find_stream", known)
 
 
-def _one_line_for_all(patch: pytest.MonkeyPatch) -> None:
+def _one_connection_for_all(patch: pytest.MonkeyPatch) -> None:
     original = ListenerGuard.admit
     first: list[Any] = []
 
@@ -144,7 +144,7 @@ def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
     return lambda patch: patch.setattr(Cursors, "_sealed", lambda self, *given: original(self, *what(*given)))
 
 
-def _public_to_one(patch: pytest.MonkeyPatch) -> None:
+def _one_public_address(patch: pytest.MonkeyPatch) -> None:
     original, numbers = ServerCatalog.get_visible_page, count(1)
 
     def shown(self: ServerCatalog, *args: Any, viewer: Viewer, **given: Any) -> Any:
@@ -155,7 +155,7 @@ def _public_to_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ServerCatalog, "_cached_page", lambda self, key, version: None)
 
 
-def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
+def _session_id_is_principal(patch: pytest.MonkeyPatch) -> None:
     add, post = sessions.SessionTable.add, modern.ModernEndpoint._handle_request
     owners: dict[bytes, Any] = {}
 
@@ -172,7 +172,7 @@ def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(modern.ModernEndpoint, "_handle_request", posted)
 
 
-def _notified_by_anybody(patch: pytest.MonkeyPatch) -> None:
+def _notifications_from_any_client(patch: pytest.MonkeyPatch) -> None:
     original = modern.ModernEndpoint.handle
 
     async def handle(self: Any, visit: Any, message: Any) -> None:
@@ -225,7 +225,7 @@ def _ids() -> Any:
 
 # --- the table ---------------------------------------------------------------------------------------
 
-ANYBODY = replaced(HostOriginPolicy, "refusal_reason", lambda *_: None)
+EVERY_ORIGIN = replaced(HostOriginPolicy, "refusal_reason", lambda *_: None)
 ANY_PRINCIPAL = replaced(sessions.SessionTable, "get", _any_principal)
 FAULTS_ARE_RAISED = read_as(lambda body: body)
 ENDLESS = 1 << 40
@@ -234,10 +234,10 @@ WITHOUT: Rows = {
     **OF_TOKENS,
     **OF_CLIENTS,
     "test_rebinding": {
-        "test_foreign_hosts_and_origins_are_refused_on_every_transport": ANYBODY,
-        "test_refusal_names_the_setting_that_would_allow_it": ANYBODY,
-        "test_foreign_origin_gets_no_cors_headers": ANYBODY,
-        "test_allowed_host_is_accepted_behind_a_proxy": ANYBODY,
+        "test_foreign_hosts_and_origins_are_refused_on_every_transport": EVERY_ORIGIN,
+        "test_refusal_names_the_setting_that_would_allow_it": EVERY_ORIGIN,
+        "test_foreign_origin_gets_no_cors_headers": EVERY_ORIGIN,
+        "test_allowed_host_is_accepted_behind_a_proxy": EVERY_ORIGIN,
         "test_duplicate_host_or_origin_is_refused_in_any_order": replaced(
             app, "_find_duplicate_header", lambda _: None
         ),
@@ -255,9 +255,9 @@ WITHOUT: Rows = {
     },
     "test_cross_client_responses": {
         "test_two_sessions_with_the_same_ids_get_their_own_answers": shared(channel.HttpChannel, "_exchanges"),
-        "test_two_clients_over_tcp_get_their_own_questions_and_answers": _one_line_for_all,
-        "test_two_clients_over_websocket_get_their_own_questions_and_answers": _one_line_for_all,
-        "test_two_clients_of_http_and_sse_get_their_own_answers": _one_line_for_all,
+        "test_two_clients_over_tcp_get_their_own_questions_and_answers": _one_connection_for_all,
+        "test_two_clients_over_websocket_get_their_own_questions_and_answers": _one_connection_for_all,
+        "test_two_clients_of_http_and_sse_get_their_own_answers": _one_connection_for_all,
         "test_answering_the_question_of_another_session_does_nothing": shared(Session, "_outgoing"),
         "test_cancelling_an_id_of_another_session_does_nothing": shared(Session, "_incoming"),
     },
@@ -268,11 +268,11 @@ WITHOUT: Rows = {
         "test_state_opens_only_with_the_key": _one_key,
         "test_cursor_of_private_list_is_bound_to_its_principal": _cursors_of(lambda *given: (*given[:2], "")),
         "test_cursor_is_bound_to_its_list": _cursors_of(lambda _, *given: ("", *given)),
-        "test_public_list_has_one_cursor_for_all": _public_to_one,
+        "test_public_list_has_one_cursor_for_all": _one_public_address,
         "test_session_and_events_are_hidden_from_others": ANY_PRINCIPAL,
-        "test_session_adds_nothing_to_a_modern_request": _as_whoever_has_the_session,
-        "test_subscription_id_gives_no_access_to_others": _notified_by_anybody,
-        "test_request_of_another_cannot_be_cancelled": _notified_by_anybody,
+        "test_session_adds_nothing_to_a_modern_request": _session_id_is_principal,
+        "test_subscription_id_gives_no_access_to_others": _notifications_from_any_client,
+        "test_request_of_another_cannot_be_cancelled": _notifications_from_any_client,
     },
     "test_crash": {
         "test_invalid_bodies_do_not_end_session_or_server": replaced(

@@ -17,7 +17,7 @@ from trunkline.auth.jose import SigningKey
 Bytes = bytes | Mapping[str, Any] | list[Any]
 
 
-class Asked:
+class SiteRequest:
     """A request that a site received."""
 
     def __init__(self, head: str, body: bytes) -> None:
@@ -50,12 +50,12 @@ def page(body: Bytes = b"", status: int = 200, *headers: Header, kind: str = "ap
     return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode() + data
 
 
-def moved(there: str, status: int = 302) -> bytes:
+def redirect(there: str, status: int = 302) -> bytes:
     """A redirect."""
     return page(b"", status, ("location", there))
 
 
-Says = bytes | Callable[[Asked], "bytes | Awaitable[bytes]"]
+Response = bytes | Callable[[SiteRequest], "bytes | Awaitable[bytes]"]
 
 
 class Site:
@@ -64,15 +64,15 @@ class Site:
     def __init__(self, port: int, name: str) -> None:
         self.port = port
         self.url = f"{name}:{port}" if name.startswith("http://127") else name
-        self.pages: dict[str, Says] = {}
-        self.other: Says = page({}, 404)
-        self.asked: list[Asked] = []
+        self.pages: dict[str, Response] = {}
+        self.other: Response = page({}, 404)
+        self.asked: list[SiteRequest] = []
 
     @property
     def paths(self) -> list[str]:
         return [one.path for one in self.asked]
 
-    def at(self, path: str) -> list[Asked]:
+    def at(self, path: str) -> list[SiteRequest]:
         """The requests for a path."""
         return [one for one in self.asked if one.path == path]
 
@@ -80,7 +80,7 @@ class Site:
         """Serve one request on one connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
-        asked = Asked(head[:-4], await reader.readexactly(length))
+        asked = SiteRequest(head[:-4], await reader.readexactly(length))
         self.asked.append(asked)
         says = self.pages.get(asked.path, self.other)
         said = says if isinstance(says, bytes) else says(asked)
@@ -141,7 +141,7 @@ class Internet:
         self.sites[address] = there
 
     @property
-    def astray(self) -> list[str]:
+    def unexpected_targets(self) -> list[str]:
         """Unexpected targets: all but registered sites and this machine."""
         return [address for address in self.connected if not here(address) and address not in self.sites]
 

@@ -19,15 +19,15 @@ from trunkline.transports.http.client.credentials import HttpExchange
 
 BACK = "http://127.0.0.1:1/callback"
 RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
-Back = Callable[[dict[str, str]], str]
+Redirect = Callable[[dict[str, str]], str]
 
 
-class Person:
+class SimulatedUser:
     """A user who opens authorization pages and returns with a redirect."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
-        self.back: Back = self.agreed
+        self.back: Redirect = self.agreed
         self.iss: str | None = None
 
     async def __call__(self, url: str) -> str:
@@ -55,7 +55,7 @@ class Login:
         self.server = server
         self.authority = authority
         self.url = f"{server.url}/mcp"
-        self.person = Person()
+        self.person = SimulatedUser()
         self.person.iss = authority.name
         self.store = MemoryTokens()
         self.names(authority)

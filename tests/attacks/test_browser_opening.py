@@ -102,7 +102,7 @@ async def waiting() -> AsyncIterator[tuple[int, "asyncio.Future[str]"]]:
             await asyncio.gather(coming, return_exceptions=True)
 
 
-async def said(port: int, method: str, path: str, body: bytes | None = None, **headers: str | None) -> bytes:
+async def response_to(port: int, method: str, path: str, body: bytes | None = None, **headers: str | None) -> bytes:
     async with Caller(port) as caller:
         caller.say(request(method, path, body, **{"host": f"127.0.0.1:{port}", **headers}))
         return await caller.rest()
@@ -127,17 +127,17 @@ async def test_only_the_matching_callback_counts() -> None:
             ("GET", f"{evil}&state=the-state", {"host": None}),
         ]
         for method, path, headers in visits:
-            answer = await said(port, method, path, b"" if method != "GET" else None, **headers)
+            answer = await response_to(port, method, path, b"" if method != "GET" else None, **headers)
             assert answer.split(b" ")[1] in {b"400", b"404", b"405", b"421"}, (path, headers)
             assert b"injected" not in answer
             assert b"Access-Control" not in answer
             assert not coming.done(), (path, headers)
-        assert (await said(port, "GET", f"/callback?{GOOD}")).startswith(b"HTTP/1.1 200")
+        assert (await response_to(port, "GET", f"/callback?{GOOD}")).startswith(b"HTTP/1.1 200")
         assert (await within(coming, "the person")).endswith(GOOD)
 
 
 @asynccontextmanager
-async def crowd(port: int, says: bytes) -> AsyncIterator[list[Caller]]:
+async def many_clients(port: int, says: bytes) -> AsyncIterator[list[Caller]]:
     """Many clients that connect and stay."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(port)) for _ in range(40)]
@@ -147,15 +147,18 @@ async def crowd(port: int, says: bytes) -> AsyncIterator[list[Caller]]:
 
 
 async def test_oversized_callback_is_not_read() -> None:
-    async with waiting() as (port, coming), crowd(port, b"GET /callback?" + b"x" * 40_000) as callers:  # and no end
+    async with (
+        waiting() as (port, coming),
+        many_clients(port, b"GET /callback?" + b"x" * 40_000) as callers,
+    ):  # and no end
         for caller in callers:
             await caller.rest()
         assert not coming.done()
 
 
 async def test_connection_flood_does_not_block_callback() -> None:
-    async with waiting() as (port, coming), crowd(port, b"GET /callback?"):
-        assert (await said(port, "GET", f"/callback?{GOOD}")).startswith(b"HTTP/1.1 200")
+    async with waiting() as (port, coming), many_clients(port, b"GET /callback?"):
+        assert (await response_to(port, "GET", f"/callback?{GOOD}")).startswith(b"HTTP/1.1 200")
         assert (await within(coming, "the person")).endswith(GOOD)
 
 

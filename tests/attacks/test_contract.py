@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import pytest
 from tests.attacks import websocket_frames
-from tests.attacks.attacked_server import Place, listening, while_time_passes
+from tests.attacks.attacked_server import AttackedServer, listening, while_time_passes
 from tests.attacks.raw import Caller, call, initialize, request
 
 import trunkline.transports
@@ -155,7 +155,7 @@ ENDS: dict[str, Callable[[Caller], Awaitable[Any]]] = {"sse": end_of_stream, "we
 
 
 @asynccontextmanager
-async def served(name: str, folder: Path, **settings: Any) -> AsyncIterator[tuple[Place, int | str]]:
+async def served(name: str, folder: Path, **settings: Any) -> AsyncIterator[tuple[AttackedServer, int | str]]:
     address = TRANSPORTS[name][0].format(folder=folder)
     async with listening(address, **settings) as place:
         yield place, place.port or str(folder / "socket")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.attacks import websocket_frames
-from tests.attacks.attacked_server import Place, listening
+from tests.attacks.attacked_server import AttackedServer, listening
 from tests.attacks.raw import Caller, ask, begin, call, initialize, request, text_of, tool, until
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -114,7 +114,7 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture):
     assert not errors, [record.getMessage() for record in errors]
 
 
-async def still_answers(place: Place, session: str) -> None:
+async def still_answers(place: AttackedServer, session: str) -> None:
     """Check that existing and new connections get responses."""
     assert (await ask(place.port, "POST", "/mcp", call("ping"), mcp_session_id=session)).json["result"] == {}
     assert (

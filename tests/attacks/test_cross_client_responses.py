@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tests.attacks import websocket_frames
-from tests.attacks.attacked_server import Place, listening
+from tests.attacks.attacked_server import AttackedServer, listening
 from tests.attacks.raw import INITIALIZED, Caller, ask, begin, initialize, request, text_of, tool, until
 
 ID = 7
@@ -27,14 +27,14 @@ async def test_two_sessions_with_the_same_ids_get_their_own_answers() -> None:
         assert await asyncio.gather(*calls) == names
 
 
-class OnALine:
+class StreamClient:
     """A client on a stream connection: TCP, or a WebSocket."""
 
     def __init__(self, caller: Caller, transport: str) -> None:
         self.caller = caller
         self.transport = transport
 
-    async def open(self) -> "OnALine":
+    async def open(self) -> "StreamClient":
         if self.transport == "websocket":
             self.caller.say(websocket_frames.upgrade())
             assert (await self.caller.head()).status == 101
@@ -57,9 +57,9 @@ def json_line(message: Any) -> bytes:
     return request("POST", "/", message).partition(b"\r\n\r\n")[2] + b"\n"
 
 
-async def collide_on_lines(place: Place, transport: str) -> None:
+async def collide_on_streams(place: AttackedServer, transport: str) -> None:
     async with Caller(place.port) as first, Caller(place.port) as second:
-        clients = [await OnALine(caller, transport).open() for caller in (first, second)]
+        clients = [await StreamClient(caller, transport).open() for caller in (first, second)]
         for number, client in enumerate(clients):
             client.say(tool("where", who=f"client {number}", ident=ID))
         questions = [await client.hear() for client in clients]
@@ -78,12 +78,12 @@ def roots_at(ident: Any, uri: str) -> dict[str, Any]:
 
 async def test_two_clients_over_tcp_get_their_own_questions_and_answers() -> None:
     async with listening("tcp://127.0.0.1:0") as place:
-        await collide_on_lines(place, "tcp")
+        await collide_on_streams(place, "tcp")
 
 
 async def test_two_clients_over_websocket_get_their_own_questions_and_answers() -> None:
     async with listening() as place:
-        await collide_on_lines(place, "websocket")
+        await collide_on_streams(place, "websocket")
 
 
 async def test_two_clients_of_http_and_sse_get_their_own_answers() -> None:

@@ -10,7 +10,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from tests.attacks.fake_internet import Asked, Internet, Issuer, Site, moved, page, site
+from tests.attacks.fake_internet import Internet, Issuer, Site, SiteRequest, page, redirect, site
 from tests.attacks.raw import within
 from tests.contract.connections import client_tls, server_tls
 
@@ -31,7 +31,7 @@ PRIVATE = [
     *("::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "::ffff:169.254.169.254"),
     *("64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:a00:1::1", "2001:0:1::1", "::10.0.0.1", "fec0::1"),
 ]  # fmt: skip
-SPELT = [  # this machine, or the metadata service, in notations that some parsers accept
+UNUSUAL_NOTATIONS = [  # this machine, or the metadata service, in notations that some parsers accept
     *("2130706433", "0x7f000001", "017700000001", "127.1", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "127.000.000.001"),
     *("2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "169.16689662", "0xA9.0xFE.0xA9.0xFE"),
     *("[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::FFFF:169.254.169.254]"),
@@ -75,7 +75,7 @@ async def refused(asked: Awaitable[Any]) -> AuthorizationFailed:
     raise AssertionError(f"there was an answer: {answer}")
 
 
-def gone_to(internet: Internet) -> list[str]:
+def connected_hosts(internet: Internet) -> list[str]:
     """The hosts that were connected to. Clears the list, so that the fixture does not fail again."""
     found, internet.connected = internet.connected, []
     return found
@@ -86,14 +86,14 @@ def gone_to(internet: Internet) -> list[str]:
 
 async def test_private_addresses_are_denied_in_any_spelling(egress: Egress, internet: Internet) -> None:
     literal = [f"https://[{one}]/" if ":" in one else f"https://{one}/" for one in PRIVATE]
-    for url in (*literal, *(f"https://{one}:8443/latest/meta-data" for one in SPELT), *UNREADABLE):
+    for url in (*literal, *(f"https://{one}:8443/latest/meta-data" for one in UNUSUAL_NOTATIONS), *UNREADABLE):
         for asked in (
             egress.get(url, hop="keys"),
             egress.post(url, b"x", hop="keys"),
             egress.get_without_redirects(url, hop="keys"),
         ):
             assert (await refused(asked)).hop == "keys", url
-    assert gone_to(internet) == []
+    assert connected_hosts(internet) == []
     assert internet.looked_up == []
 
 
@@ -103,24 +103,24 @@ async def test_name_with_private_address_is_denied(egress: Egress, internet: Int
             internet.names["inner.example"] = [found]
             error = await refused(egress.get("https://inner.example/", hop="keys"))
             assert "inner.example" in str(error), found
-            assert gone_to(internet) == [], found
+            assert connected_hosts(internet) == [], found
 
 
 async def test_dns_rebinding_is_denied(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         for address in (CLOUD, "127.0.0.1", "10.0.0.1"):
             internet.names["mcp.example"] = [[PUBLIC], [address]]
-            there.pages["/"] = moved("https://mcp.example/again")
+            there.pages["/"] = redirect("https://mcp.example/again")
             await refused(egress.get("https://mcp.example/", hop="keys"))
-            assert gone_to(internet) == [PUBLIC]
+            assert connected_hosts(internet) == [PUBLIC]
             internet.names["mcp.example"] = [[PUBLIC], [address]]
             await egress.get_without_redirects(
                 "https://mcp.example/", hop="keys"
             )  # the checked address is the one connected to
-            assert gone_to(internet) == [PUBLIC]
+            assert connected_hosts(internet) == [PUBLIC]
             assert len(internet.names["mcp.example"]) == 1
             await refused(egress.get_without_redirects("https://mcp.example/", hop="keys"))
-            assert gone_to(internet) == []
+            assert connected_hosts(internet) == []
 
 
 async def test_socket_connects_only_to_checked_address(internet: Internet) -> None:
@@ -134,7 +134,7 @@ async def test_socket_connects_only_to_checked_address(internet: Internet) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dial, "_alternate_families", elsewhere)
         await refused(reaching(internet).get("https://mcp.example/", hop="keys"))
-    assert gone_to(internet) == []
+    assert connected_hosts(internet) == []
 
 
 async def test_configured_url_does_not_open_its_network(internet: Internet) -> None:
@@ -142,7 +142,7 @@ async def test_configured_url_does_not_open_its_network(internet: Internet) -> N
     await refused(named.get("https://10.0.0.6/", hop="keys"))
     await refused(named.get(f"https://{CLOUD}/", hop="keys"))
     await refused(named.get("https://localhost/", hop="keys"))
-    assert gone_to(internet) == []
+    assert connected_hosts(internet) == []
     by_name = reaching(internet, EgressPolicy.for_url("https://inner.example/mcp", Settings()))
     for address in (CLOUD, "fd00:ec2::254", "::ffff:169.254.169.254"):
         internet.names["inner.example"] = [[address]]
@@ -150,16 +150,16 @@ async def test_configured_url_does_not_open_its_network(internet: Internet) -> N
         if address != "fd00:ec2::254":  # a private network like any other, where an intranet may be
             await refused(by_name.get("https://inner.example/", hop="keys"))
         await refused(by_name.get("https://other.example/", hop="keys"))
-    assert gone_to(internet) == []
+    assert connected_hosts(internet) == []
     here = reaching(internet, EgressPolicy.for_url("http://localhost:1/mcp", Settings()))
     for url in ("https://10.0.0.5/", f"http://{CLOUD}/", "http://10.0.0.5/", "http://mcp.example/"):
         await refused(here.get(url, hop="keys"))
-    assert gone_to(internet) == []
+    assert connected_hosts(internet) == []
 
 
 # --- redirects ---------------------------------------------------------------------------------------
 
-ASTRAY = [
+FORBIDDEN_TARGETS = [
     *(f"https://{CLOUD}/latest", "https://127.0.0.1/", "https://[::1]/", "https://2130706433/", "//10.0.0.1/"),
     *("http://mcp.example/", f"http://{PUBLIC}/", "http://localhost/", "ftp://mcp.example/", "file:///etc/passwd"),
     *("https://inner.example/", "https://mcp.example\\@10.0.0.1/", "https://user:pass@mcp.example/", "https://["),
@@ -169,17 +169,17 @@ ASTRAY = [
 async def test_redirect_to_denied_target_is_refused(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         internet.names["inner.example"] = [["10.0.0.1"]]
-        for location, status in zip(ASTRAY, cycle((301, 302, 303, 307, 308)), strict=False):
-            there.pages["/"] = moved(location, status)
+        for location, status in zip(FORBIDDEN_TARGETS, cycle((301, 302, 303, 307, 308)), strict=False):
+            there.pages["/"] = redirect(location, status)
             await refused(egress.get("https://mcp.example/", hop="keys"))
-            assert gone_to(internet) == [PUBLIC], location
+            assert connected_hosts(internet) == [PUBLIC], location
     assert set(there.paths) == {"/"}
 
 
 async def test_secrets_do_not_follow_redirects(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there, public(internet, "evil.example", PUBLIC_TOO) as evil:
         for status in (301, 302, 303, 307, 308):
-            there.pages["/token"] = moved(
+            there.pages["/token"] = redirect(
                 "https://evil.example/" if status % 2 else "https://mcp.example/other", status
             )
             await refused(egress.post("https://mcp.example/token", b"client_secret=canary", hop="token"))
@@ -191,7 +191,7 @@ async def test_secrets_do_not_follow_redirects(egress: Egress, internet: Interne
 
 async def test_number_of_redirects_is_bounded(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
-        there.other = lambda asked: moved(f"https://mcp.example{asked.path}x")
+        there.other = lambda asked: redirect(f"https://mcp.example{asked.path}x")
         await refused(egress.get("https://mcp.example/", hop="keys"))
     assert len(there.asked) <= 4
 
@@ -221,7 +221,7 @@ async def test_endless_response_is_bounded(internet: Internet) -> None:
 
 
 async def test_missing_response_times_out(internet: Internet) -> None:
-    async def never(_: Asked) -> bytes:
+    async def never(_: SiteRequest) -> bytes:
         await asyncio.Event().wait()
         return b""
 
@@ -261,7 +261,7 @@ async def test_resource_metadata_must_be_on_the_server(egress: Egress, internet:
             *("https://mcp.example.evil.example/prm", "javascript:1", "https://localhost/", "https://mcp.example\n/"),
         ):
             assert (await refused(discover(egress, SERVER, hint))).hop == "server", hint
-        assert (gone_to(internet), evil.asked, there.asked) == ([], [], [])
+        assert (connected_hosts(internet), evil.asked, there.asked) == ([], [], [])
 
 
 async def test_private_issuer_of_peer_is_denied(egress: Egress, internet: Internet) -> None:
@@ -270,16 +270,16 @@ async def test_private_issuer_of_peer_is_denied(egress: Egress, internet: Intern
         for named in (*AUTHORITIES, "http://evil.example", "https://user@evil.example", "javascript:x", "file:///x"):
             there.pages[RESOURCE_METADATA] = page({"resource": SERVER, "authorization_servers": [named]})
             await refused(discover(egress, SERVER, None))
-            assert set(gone_to(internet)) == {PUBLIC}, named
+            assert set(connected_hosts(internet)) == {PUBLIC}, named
 
 
 async def test_redirected_document_cannot_reach_private_hosts(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         for location in (f"https://{CLOUD}/", "https://localhost/", "http://mcp.example/x", "https://0x7f.1/"):
-            there.other = moved(location)
+            there.other = redirect(location)
             await refused(discover(egress, SERVER, None))
             await refused(find_authorization_server(egress, "https://mcp.example"))
-            assert set(gone_to(internet)) == {PUBLIC}, location
+            assert set(connected_hosts(internet)) == {PUBLIC}, location
 
 
 async def test_private_jwks_uri_is_denied(egress: Egress, internet: Internet) -> None:
@@ -291,4 +291,4 @@ async def test_private_jwks_uri_is_denied(egress: Egress, internet: Internet) ->
             assert isinstance(asked, Awaitable)
             with suppress(Unavailable):
                 assert await within(asked, "a refusal") is None
-            assert set(gone_to(internet)) == {PUBLIC_TOO}, named
+            assert set(connected_hosts(internet)) == {PUBLIC_TOO}, named

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.attacks import websocket_frames
-from tests.attacks.attacked_server import Place, behind_uvicorn, listening, user, while_time_passes
+from tests.attacks.attacked_server import AttackedServer, behind_uvicorn, listening, user, while_time_passes
 from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, initialize, request, text_of, tool, until
 
 KIB = 1024
@@ -102,11 +102,11 @@ async def test_slow_headers_time_out() -> None:
             slow.say(bytes([byte]))
             place.clock.advance(0.5)
             await asyncio.sleep(0)
-        assert await heard_within(place, slow, 10.0) == b"408"
-        assert await heard_within(place, silent, 10.0) == b"408"
+        assert await status_within(place, slow, 10.0) == b"408"
+        assert await status_within(place, silent, 10.0) == b"408"
 
 
-async def heard_within(place: Place, caller: Caller, seconds: float) -> bytes:
+async def status_within(place: AttackedServer, caller: Caller, seconds: float) -> bytes:
     """The status that a connection ends with while time passes."""
     return (await while_time_passes(place, caller.rest(), seconds))[9:12]
 
@@ -116,7 +116,7 @@ async def test_bytes_between_requests_do_not_hold_a_connection() -> None:
         caller.say(request("GET", "/other"))
         assert (await caller.answer()).status == 404
         caller.say(b"\r\n")
-        assert await heard_within(place, caller, 10.0) == b"408"
+        assert await status_within(place, caller, 10.0) == b"408"
 
 
 async def test_unread_body_does_not_hold_a_connection() -> None:
@@ -124,7 +124,7 @@ async def test_unread_body_does_not_hold_a_connection() -> None:
         caller.say(request("POST", "/other", b"", content_length="1000000"))
         assert (await caller.answer()).status == 404
         caller.say(b"x")
-        assert await heard_within(place, caller, 10.0) == b"408"
+        assert await status_within(place, caller, 10.0) == b"408"
 
 
 async def test_slow_body_times_out() -> None:
@@ -134,7 +134,7 @@ async def test_slow_body_times_out() -> None:
             caller.say(b" ")
             place.clock.advance(0.5)
             await asyncio.sleep(0)
-        assert await heard_within(place, caller, 30.0) == b"408"
+        assert await status_within(place, caller, 30.0) == b"408"
 
 
 async def test_failed_upgrade_does_not_hold_a_connection() -> None:
@@ -172,7 +172,7 @@ async def test_unread_stream_is_buffered_up_to_the_limit() -> None:
                 assert len(await caller.rest()) < 10_000_000
 
 
-async def flooded(place: Place, caller: Caller, path: str) -> None:
+async def flooded(place: AttackedServer, caller: Caller, path: str) -> None:
     """Call the flooding tool over HTTP, and read nothing until it has ended."""
     flood = tool("flood", size=4000, times=5000)
     if path == "/mcp":
@@ -277,13 +277,13 @@ async def test_ended_streams_are_retained_within_limits() -> None:
         for _ in range(20):
             flooded = await ask(place.port, "POST", "/mcp", tool("flood", size=500, times=100), mcp_session_id=session)
             assert b"done" in flooded.body
-        kept = [number for number in range(1, 21) if await is_kept(place, session, f"{number}-101")]
+        kept = [number for number in range(1, 21) if await is_resumable(place, session, f"{number}-101")]
         assert kept == list(range(21 - len(kept), 21))
         assert 4 <= len(kept) <= 5
-        assert not await is_kept(place, session, "20-1")
+        assert not await is_resumable(place, session, "20-1")
 
 
-async def is_kept(place: Place, session: str, position: str) -> bool:
+async def is_resumable(place: AttackedServer, session: str, position: str) -> bool:
     """Return whether a stream can be resumed after an event."""
     answer = await ask(place.port, "GET", "/mcp", None, mcp_session_id=session, last_event_id=position)
     assert answer.status in {200, 400}
@@ -302,7 +302,7 @@ async def test_concurrent_calls_of_a_session_are_limited() -> None:
 
 
 @asynccontextmanager
-async def waiting_calls(place: Place, session: str, many: int) -> AsyncIterator[list[Caller]]:
+async def waiting_calls(place: AttackedServer, session: str, many: int) -> AsyncIterator[list[Caller]]:
     """That many blocked calls, each on its own connection."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(many)]
@@ -327,7 +327,7 @@ async def test_cancelled_call_leaves_nothing_behind() -> None:
                 assert (await ask(place.port, "POST", "/mcp", cancel, mcp_session_id=session)).status == 202
                 answer = await caller.answer()
                 assert (answer.status, b"result" in answer.body) == (202 if number % 2 else 200, False)
-        kept = [number for number in range(1, 11) if await is_kept(place, session, f"{number}-1")]
+        kept = [number for number in range(1, 11) if await is_resumable(place, session, f"{number}-1")]
         assert len(kept) <= 5
 
 

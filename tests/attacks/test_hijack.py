@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from tests.attacks.attacked_server import Place, behind_uvicorn, listening, user
+from tests.attacks.attacked_server import AttackedServer, behind_uvicorn, listening, user
 from tests.attacks.raw import Answer, Caller, ask, begin, initialize, request, text_of, tool, until
 
 ALICE, MALLORY, NOBODY = {"x_user": "alice"}, {"x_user": "mallory"}, {}
@@ -33,7 +33,7 @@ async def test_session_of_another_principal_is_not_found() -> None:
         assert text_of((await called(place.port, session, "mine", **ALICE)).json) == "mine"
 
 
-async def begun(place: Place, method: str, session: str, **headers: Any) -> Answer:
+async def begun(place: AttackedServer, method: str, session: str, **headers: Any) -> Answer:
     """A response that must not become a stream, which would have no end."""
     async with Caller(place.port) as caller:
         caller.say(request(method, "/mcp", None, mcp_session_id=session, **headers))

@@ -5,9 +5,9 @@ from base64 import urlsafe_b64encode
 from contextlib import suppress
 from typing import Any
 
-from tests.attacks.fake_internet import Internet, Issuer, issuer, moved, page, site
+from tests.attacks.fake_internet import Internet, Issuer, issuer, page, redirect, site
 from tests.attacks.oauth_login import Login, login
-from tests.attacks.test_egress import AUTHORITIES, PUBLIC, PUBLIC_TOO, gone_to, public, reaching
+from tests.attacks.test_egress import AUTHORITIES, PUBLIC, PUBLIC_TOO, connected_hosts, public, reaching
 
 from trunkline import Settings
 from trunkline.auth import ClientCredentials, MemoryTokens
@@ -131,7 +131,7 @@ async def test_private_endpoints_of_issuer_are_denied(internet: Internet) -> Non
                         one.url, one.oauth()._create_grant(Settings()), store=MemoryTokens(), egress=reaching(internet)
                     )
                 )
-                assert set(gone_to(internet)) <= {PUBLIC, PUBLIC_TOO}, (endpoint, named)
+                assert set(connected_hosts(internet)) <= {PUBLIC, PUBLIC_TOO}, (endpoint, named)
         one.authority.metadata = good
         engine = TokenProvider(
             one.url, one.oauth()._create_grant(Settings()), store=MemoryTokens(), egress=reaching(internet)
@@ -143,7 +143,7 @@ async def test_client_secret_does_not_follow_redirect() -> None:
     async with login() as one, site() as evil:
         secret = ClientCredentials("app", secret="canary", issuer=one.authority.name)
         for status in (301, 302, 303, 307, 308):
-            one.authority.site.pages["/token"] = moved(f"{evil.url}/token", status)
+            one.authority.site.pages["/token"] = redirect(f"{evil.url}/token", status)
             assert (await one.fails(one.engine(secret))).hop == "token"
         assert evil.asked == []
 
@@ -237,7 +237,7 @@ async def test_token_does_not_follow_redirect() -> None:
     async with site() as server, site() as evil:
         library = ConnectionPool(Settings())
         for status in (301, 302, 303, 307, 308):
-            server.pages["/mcp"] = moved(f"{evil.url}/mcp", status)
+            server.pages["/mcp"] = redirect(f"{evil.url}/mcp", status)
             with suppress(RedirectRefused):
                 await HttpPeer(library, parse_url(f"{server.url}/mcp"), {}, BearerToken("canary")).send(
                     "POST", body=b"{}"

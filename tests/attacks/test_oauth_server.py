@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.attacks.attacked_server import EPOCH, Place, opened, protected
-from tests.attacks.fake_internet import KEY, OTHER_KEY, Asked, Issuer, issuer, page
+from tests.attacks.attacked_server import EPOCH, AttackedServer, opened, protected
+from tests.attacks.fake_internet import KEY, OTHER_KEY, Issuer, SiteRequest, issuer, page
 from tests.attacks.raw import PATIENCE, Answer, Caller, ask, initialize, request
 
 from trunkline import Server, Settings
@@ -28,22 +28,24 @@ _numbers = count(1)
 
 
 @asynccontextmanager
-async def trusting(**options: Any) -> AsyncIterator[tuple[Issuer, Place]]:
+async def trusting(**options: Any) -> AsyncIterator[tuple[Issuer, AttackedServer]]:
     """A server that trusts one issuer."""
     async with issuer() as known, protected(Jwt(known.name), public_url=US, **options) as place:
         yield known, place
 
 
-async def come(place: Place, token: str, *, scheme: str = "Bearer", path: str = "/mcp", **headers: Any) -> Answer:
+async def request_with(
+    place: AttackedServer, token: str, *, scheme: str = "Bearer", path: str = "/mcp", **headers: Any
+) -> Answer:
     """The response to a request with a token."""
     return await ask(place.port, "POST", path, initialize(), authorization=f"{scheme} {token}", **headers)
 
 
-async def let_in(place: Place, tokens: dict[str, str], **headers: Any) -> list[str]:
+async def accepted_tokens(place: AttackedServer, tokens: dict[str, str], **headers: Any) -> list[str]:
     """The tokens that are accepted. All others get a proper challenge."""
     found: list[str] = []
     for name, token in tokens.items():
-        answer = await come(place, token, **headers)
+        answer = await request_with(place, token, **headers)
         if answer.status == 200:
             found.append(name)
         else:
@@ -93,18 +95,18 @@ async def test_forged_token_is_refused() -> None:
             "nothing": "x",
         }
         known.site.pages["/mine"] = page({"keys": [own]})
-        assert await let_in(place, forged) == []
+        assert await accepted_tokens(place, forged) == []
         assert "/mine" not in known.site.paths
-        assert await let_in(place, {"good": good}) == ["good"]
+        assert await accepted_tokens(place, {"good": good}) == ["good"]
 
 
 async def test_unknown_keys_cause_bounded_fetches() -> None:
     async with trusting() as (known, place):
         for number in range(30):
             unknown = SigningKey.from_jwk(OTHER_KEY.to_jwk() | {"kid": f"k{number}"})
-            assert (await come(place, known.token(US, key=unknown))).status == 401
+            assert (await request_with(place, known.token(US, key=unknown))).status == 401
         assert len(known.site.at("/jwks")) <= 2
-        assert await let_in(place, {"good": known.token(US)}) == ["good"]
+        assert await accepted_tokens(place, {"good": known.token(US)}) == ["good"]
 
 
 # --- for another audience ----------------------------------------------------------------------------
@@ -122,9 +124,9 @@ async def test_token_for_another_audience_is_refused() -> None:
         }  # fmt: skip
         others["none"] = known.token("", aud=None)
         others["only its client"] = known.token("", aud=None, azp=US, client_id=US)
-        assert await let_in(place, others) == []
+        assert await accepted_tokens(place, others) == []
         fine = {"ours": known.token(US), "with a slash": known.token(f"{US}/"), "one of some": known.token(["x", US])}
-        assert await let_in(place, fine) == list(fine)
+        assert await accepted_tokens(place, fine) == list(fine)
 
 
 async def test_token_of_another_issuer_is_refused() -> None:
@@ -137,7 +139,7 @@ async def test_token_of_another_issuer_is_refused() -> None:
             "none": known.token(US, iss=None),
             "a list": known.token(US, iss=[known.name]),
         }
-        assert await let_in(place, others) == []
+        assert await accepted_tokens(place, others) == []
         assert evil.site.asked == []
 
 
@@ -146,30 +148,33 @@ async def test_issuers_cannot_impersonate_each_other() -> None:
         two.site.pages["/jwks"] = page({"keys": [OTHER_KEY.public]})
         async with protected(Jwt(one.name), Jwt(two.name), StaticTokens({}), public_url=US) as place:
             crossed = {"one's, by two": one.token(US, key=OTHER_KEY), "two's, by one": two.token(US, key=KEY)}
-            assert await let_in(place, crossed) == []
+            assert await accepted_tokens(place, crossed) == []
             fine = {"one": one.token(US), "two": two.token(US, key=OTHER_KEY)}
-            assert await let_in(place, fine) == ["one", "two"]
+            assert await accepted_tokens(place, fine) == ["one", "two"]
 
 
 async def test_cached_token_is_bound_to_its_audience() -> None:
     async with issuer() as known:
         clock = ManualClock()
         auth = ResourceServer(Jwt(known.name), now=lambda: EPOCH + clock.now())
-        first, second = (Place(Settings(drain_timeout=0.2), clock, auth) for _ in range(2))
+        first, second = (AttackedServer(Settings(drain_timeout=0.2), clock, auth) for _ in range(2))
         async with opened(first), opened(second):
             token = known.token(f"http://localhost:{first.port}/mcp")
-            assert await let_in(first, {"its own": token}) == ["its own"]
-            assert await let_in(second, {"the other's": token}) == []
+            assert await accepted_tokens(first, {"its own": token}) == ["its own"]
+            assert await accepted_tokens(second, {"the other's": token}) == []
 
 
 async def test_caller_cannot_choose_audience() -> None:
     async with issuer() as known, protected(Jwt(known.name)) as place:
         for host in ("localhost:9999", "127.0.0.1:9999", "localhost", "[::1]:9999"):
             elsewhere = {host: known.token(f"http://{host}/mcp")}
-            assert await let_in(place, elsewhere, host=host) == []
-            assert await let_in(place, elsewhere, host=host, x_forwarded_host=host, forwarded=f"host={host}") == []
+            assert await accepted_tokens(place, elsewhere, host=host) == []
+            assert (
+                await accepted_tokens(place, elsewhere, host=host, x_forwarded_host=host, forwarded=f"host={host}")
+                == []
+            )
         ours = {"ours": known.token(f"http://localhost:{place.port}/mcp")}
-        assert await let_in(place, ours, host="localhost:9999") == ["ours"]
+        assert await accepted_tokens(place, ours, host="localhost:9999") == ["ours"]
 
 
 @pytest.mark.parametrize(
@@ -197,8 +202,8 @@ async def test_proxy_headers_do_not_change_audience(headers: dict[str, str]) -> 
                 *("https://localhost/mcp", f"http://localhost:{place.port}/mcp", "http://localhost/mcp"),
             )
         }
-        assert await let_in(place, elsewhere, **headers) == []
-        assert await let_in(place, ours, **headers) == (["ours"] if "mcp.example" in headers["host"] else [])
+        assert await accepted_tokens(place, elsewhere, **headers) == []
+        assert await accepted_tokens(place, ours, **headers) == (["ours"] if "mcp.example" in headers["host"] else [])
 
 
 async def test_public_url_overrides_proxy_headers() -> None:
@@ -207,7 +212,7 @@ async def test_public_url_overrides_proxy_headers() -> None:
     async with issuer() as known, protected(Jwt(known.name), public_url=public, settings=behind) as place:
         tokens = {name: known.token(name) for name in (public, "https://mcp.example/mcp")}
         for more in ({}, {"x_forwarded_prefix": "/x", "x_forwarded_proto": "https"}):
-            assert await let_in(place, tokens, host="mcp.example:9", **more) == [public]
+            assert await accepted_tokens(place, tokens, host="mcp.example:9", **more) == [public]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it does on startup
@@ -240,7 +245,7 @@ def asked_about(known: Issuer) -> list[str]:
     return [one.form["token"] for one in known.site.at("/introspect")]
 
 
-def judge(asked: Asked) -> bytes:
+def accept_good_tokens(asked: SiteRequest) -> bytes:
     """Accept tokens that begin with `good`."""
     token = asked.form["token"]
     return page({"active": True, "sub": token, "aud": US} if token.startswith("good") else {"active": False})
@@ -249,10 +254,10 @@ def judge(asked: Asked) -> bytes:
 async def test_invented_tokens_cause_bounded_requests() -> None:
     behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
     async with issuer() as known:
-        known.site.pages["/introspect"] = judge
+        known.site.pages["/introspect"] = accept_good_tokens
         async with protected(introspected(known), public_url=US, settings=behind) as place:
-            assert (await come(place, "good-one", x_forwarded_for="192.0.2.1")).status == 200
-            flood = [come(place, f"made-up-{number}", x_forwarded_for="192.0.2.1") for number in range(300)]
+            assert (await request_with(place, "good-one", x_forwarded_for="192.0.2.1")).status == 200
+            flood = [request_with(place, f"made-up-{number}", x_forwarded_for="192.0.2.1") for number in range(300)]
             answers = await asyncio.gather(*flood)
             assert Counter(answer.status for answer in answers) == {401: 60, 429: 240}
             assert len(asked_about(known)) == 61
@@ -261,34 +266,34 @@ async def test_invented_tokens_cause_bounded_requests() -> None:
                 "1",
                 "rate_limit_exceeded",
             )
-            assert (await come(place, "good-one", x_forwarded_for="192.0.2.1")).status == 200
-            assert (await come(place, "good-two", x_forwarded_for="192.0.2.2")).status == 200
+            assert (await request_with(place, "good-one", x_forwarded_for="192.0.2.1")).status == 200
+            assert (await request_with(place, "good-two", x_forwarded_for="192.0.2.2")).status == 200
 
 
 async def test_repeated_invented_token_is_one_request() -> None:
     async with issuer() as known:
-        known.site.pages["/introspect"] = judge
+        known.site.pages["/introspect"] = accept_good_tokens
         async with protected(introspected(known), public_url=US) as place:
             tokens = ["made-up", "good"]
-            answers = await asyncio.gather(*(come(place, token) for token in tokens * 50))
+            answers = await asyncio.gather(*(request_with(place, token) for token in tokens * 50))
             assert Counter(answer.status for answer in answers) == {401: 50, 200: 50}
             assert sorted(asked_about(known)) == ["good", "made-up"]
-            assert (await come(place, "made-up")).status == 401
+            assert (await request_with(place, "made-up")).status == 401
             assert len(asked_about(known)) == 2
 
 
 async def test_slow_issuer_has_bounded_queue() -> None:
     go_on = asyncio.Event()
 
-    async def slow(asked: Asked) -> bytes:
+    async def slow(asked: SiteRequest) -> bytes:
         await go_on.wait()
-        return judge(asked)
+        return accept_good_tokens(asked)
 
     async with issuer() as known:
         known.site.pages["/introspect"] = slow
         limits = IssuerLimits(max_requests=2, max_waiting=3)
         async with protected(introspected(known, limits=limits), public_url=US) as place:
-            callers = [asyncio.create_task(come(place, f"good-{number}")) for number in range(12)]
+            callers = [asyncio.create_task(request_with(place, f"good-{number}")) for number in range(12)]
             done: set[asyncio.Task[Answer]] = set()
             while len(done) < 7:
                 more, _ = await asyncio.wait(set(callers) - done, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
@@ -316,11 +321,11 @@ async def test_token_is_refused_outside_its_validity() -> None:
             "not yet": {"nbf": NOW + 31},
             "made tomorrow": {"iat": NOW + 86400},
         }
-        assert await let_in(place, {name: known.token(US, **claims) for name, claims in times.items()}) == []
+        assert await accepted_tokens(place, {name: known.token(US, **claims) for name, claims in times.items()}) == []
         ending = known.token(US, exp=NOW + 5)
-        assert await let_in(place, {"ending": ending}) == ["ending"]
+        assert await accepted_tokens(place, {"ending": ending}) == ["ending"]
         place.clock.advance(60)
-        refused = await come(place, ending)
+        refused = await request_with(place, ending)
         assert (refused.status, refused.refusal["data"]["kind"]) == (401, "token_expired")
 
 
@@ -336,14 +341,14 @@ async def test_token_for_another_purpose_is_refused() -> None:
             "a proof": known.token(US, header={"typ": "dpop+jwt"}),
             "a grant": known.token(US, header={"typ": "oauth-id-jag+jwt"}),
         }
-        assert await let_in(place, others) == []
-        assert await let_in(place, {"access": known.token(US, header={"typ": "at+jwt"})}) == ["access"]
+        assert await accepted_tokens(place, others) == []
+        assert await accepted_tokens(place, {"access": known.token(US, header={"typ": "at+jwt"})}) == ["access"]
 
 
 async def test_token_without_subject_is_refused() -> None:
     async with trusting() as (known, place):
         nobody = {str(sub): known.token(US, sub=sub) for sub in (None, "", 7, ["ada"], False)}
-        assert await let_in(place, nobody) == []
+        assert await accepted_tokens(place, nobody) == []
 
 
 async def test_token_in_url_is_refused() -> None:
@@ -353,7 +358,7 @@ async def test_token_in_url_is_refused() -> None:
             for query in (f"access_token={token}", f"ACCESS_TOKEN={token}", f"x=1&%61ccess_token={token}"):
                 bare = await ask(place.port, "POST", f"{path}?{query}", initialize())
                 assert bare.status in {400, 401}
-                both = await come(place, token, path=f"{path}?{query}")
+                both = await request_with(place, token, path=f"{path}?{query}")
                 assert both.status == 400, (path, query)
                 assert token not in both.body.decode() + str(both.headers)
 
@@ -379,19 +384,24 @@ def bound(known: Issuer, key: SigningKey = MINE, **claims: Any) -> str:
 async def test_bound_token_without_key_is_refused() -> None:
     async with trusting() as (known, place):
         token = bound(known)
-        assert await let_in(place, {"as a bearer's": token}) == []
-        assert await let_in(place, {"with the proof unread": token}, dpop=proof(token)) == []
-        assert await let_in(place, {"without a proof": token}, scheme="DPoP") == []
+        assert await accepted_tokens(place, {"as a bearer's": token}) == []
+        assert await accepted_tokens(place, {"with the proof unread": token}, dpop=proof(token)) == []
+        assert await accepted_tokens(place, {"without a proof": token}, scheme="DPoP") == []
         certified = known.token(US, cnf={"x5t#S256": "x"})
-        assert await let_in(place, {"bound to a certificate": certified, "in no way": known.token(US, cnf={})}) == []
-        assert await let_in(place, {"with its proof": token}, scheme="DPoP", dpop=proof(token)) == ["with its proof"]
+        assert (
+            await accepted_tokens(place, {"bound to a certificate": certified, "in no way": known.token(US, cnf={})})
+            == []
+        )
+        assert await accepted_tokens(place, {"with its proof": token}, scheme="DPoP", dpop=proof(token)) == [
+            "with its proof"
+        ]
 
 
 async def test_proof_is_bound_to_request_key_and_token() -> None:
     async with trusting() as (known, place):
         token, other = bound(known), bound(known, sub="bob")
         used = proof(token)
-        assert await let_in(place, {"once": token}, scheme="DPoP", dpop=used) == ["once"]
+        assert await accepted_tokens(place, {"once": token}, scheme="DPoP", dpop=used) == ["once"]
         private = MINE.to_jwk() | {"alg": "ES256"}
         wrong = {
             "twice": used,
@@ -413,7 +423,7 @@ async def test_proof_is_bound_to_request_key_and_token() -> None:
             "no id": proof(token, jti=None),
         }
         for name, made in wrong.items():
-            assert await let_in(place, {name: token}, scheme="DPoP", dpop=made) == [], name
+            assert await accepted_tokens(place, {name: token}, scheme="DPoP", dpop=made) == [], name
 
 
 # --- our own messages --------------------------------------------------------------------------------

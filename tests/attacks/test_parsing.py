@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.attacks import websocket_frames
-from tests.attacks.attacked_server import Place, listening
+from tests.attacks.attacked_server import AttackedServer, listening
 from tests.attacks.raw import Answer, Caller, ask, begin, call, initialize, request, text_of, tool
 
 HIDDEN = request("POST", "/mcp", tool("effect", what="smuggled"), mcp_session_id="{session}")
@@ -205,7 +205,7 @@ async def test_trailers_are_not_headers() -> None:
             assert (await caller.answer()).status == 400
 
 
-async def posted(place: Place, session: str, body: bytes) -> Answer:
+async def posted(place: AttackedServer, session: str, body: bytes) -> Answer:
     return await ask(place.port, "POST", "/mcp", body, mcp_session_id=session)
 
 

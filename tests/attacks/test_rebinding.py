@@ -33,7 +33,7 @@ WAYS_IN = {  # the request, and the status of an admitted one
 }
 
 
-async def knock(port: int, way: str, *headers: Header, **common: str | None) -> Answer:
+async def response_head(port: int, way: str, *headers: Header, **common: str | None) -> Answer:
     """The head of the response to a request with these headers."""
     asked = WAYS_IN[way][0]
     async with Caller(port) as caller:
@@ -54,7 +54,7 @@ async def test_foreign_hosts_and_origins_are_refused_on_every_transport() -> Non
         for way, (_, welcome) in WAYS_IN.items():
             for host, origin, comes_in in pairs:
                 shown = {"host": named(host, place.port), "origin": named(origin, place.port)}
-                answer = await knock(place.port, way, **shown)
+                answer = await response_head(place.port, way, **shown)
                 if answer.status != (welcome if comes_in else 403):
                     wrong.append((way, host, origin, answer.status))
         assert wrong == []
@@ -80,7 +80,7 @@ async def test_foreign_origin_gets_no_cors_headers() -> None:
 async def test_allowed_host_is_accepted_behind_a_proxy() -> None:
     async with listening(allowed_hosts=("mcp.example", "*.inner.example")) as place:
         seen = [
-            (await knock(place.port, "POST", host=host)).status
+            (await response_head(place.port, "POST", host=host)).status
             for host in ("mcp.example", "MCP.example:443", "a.inner.example", "inner.example", "xmcp.example")
         ]
     assert seen == [200, 200, 200, 403, 403]
@@ -95,9 +95,9 @@ async def test_duplicate_host_or_origin_is_refused_in_any_order() -> None:
                 ("evil.example", "localhost"),
                 ("localhost", "localhost"),
             ):
-                answer = await knock(place.port, way, ("host", second), host=first)
+                answer = await response_head(place.port, way, ("host", second), host=first)
                 assert answer.status in refused, (way, first, second)
-            answer = await knock(place.port, way, ("origin", "http://evil.example"), origin="http://localhost")
+            answer = await response_head(place.port, way, ("origin", "http://evil.example"), origin="http://localhost")
             assert answer.status in refused, way
 
 

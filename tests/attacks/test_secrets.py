@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
-from tests.attacks.attacked_server import Place, protected
+from tests.attacks.attacked_server import AttackedServer, protected
 from tests.attacks.fake_internet import issuer, page
 from tests.attacks.oauth_login import Login, login
 from tests.attacks.raw import ask, begin, initialize, tool
@@ -72,7 +72,7 @@ def canaries(one: Login, *, expires: int = 3600) -> None:
     one.authority.site.pages["/register"] = page(made, 201)
 
 
-def told(error: BaseException) -> str:
+def text_of_error(error: BaseException) -> str:
     """All text of an error and its causes."""
     return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
@@ -92,11 +92,11 @@ async def test_client_errors_and_logs_have_no_secrets(
         broken = page(b"<html>" + CANARY.encode(), 200)
         for answer in (page({"error": "invalid_grant"}, 400), broken, page({}, 500), page({"access_token": CANARY})):
             one.authority.site.pages["/token"] = answer
-            said.append(told(await one.fails(one.engine(store=FileTokens(tmp_path / "others")))))
+            said.append(text_of_error(await one.fails(one.engine(store=FileTokens(tmp_path / "others")))))
             secret = ClientCredentials("app", secret=f"{CANARY}-secret")
-            said += [told(await one.fails(one.engine(secret))), repr(secret), repr(vars(secret)["_binding"])]
+            said += [text_of_error(await one.fails(one.engine(secret))), repr(secret), repr(vars(secret)["_binding"])]
         one.person.back = lambda asked: one.person.agreed(asked, code=f"{CANARY}-code", state="x")
-        said.append(told(await one.fails(one.engine(store=FileTokens(tmp_path / "more")))))
+        said.append(text_of_error(await one.fails(one.engine(store=FileTokens(tmp_path / "more")))))
         one.server.asked.clear()
     said += [caplog.text, *capfd.readouterr()]
     assert [text[max(0, text.find(CANARY) - 200) :][:300] for text in said if CANARY in text] == []
@@ -133,7 +133,7 @@ async def test_server_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureF
     assert [text[max(0, text.find(CANARY) - 200) :][:300] for text in said if CANARY in text] == []
 
 
-async def asked_of(place: Place, path: str, token: str) -> Any:
+async def asked_of(place: AttackedServer, path: str, token: str) -> Any:
     method, body = ("POST", initialize()) if path != "/sse" else ("DELETE", None)
     return await ask(place.port, method, path, body, authorization=f"Bearer {token}")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.attacks import websocket_frames
-from tests.attacks.attacked_server import EPOCH, Place, protected
+from tests.attacks.attacked_server import EPOCH, AttackedServer, protected
 from tests.attacks.fake_internet import OTHER_KEY, Issuer, issuer, page
 from tests.attacks.raw import (
     INITIALIZED,
@@ -37,10 +37,10 @@ class Sure:
     sure: bool
 
 
-class Town:
+class TenantServer:
     """A server, and principals with tokens for it."""
 
-    def __init__(self, place: Place, home: Issuer, abroad: Issuer) -> None:
+    def __init__(self, place: AttackedServer, home: Issuer, abroad: Issuer) -> None:
         self.place = place
         self.port = place.port
         self.home = home
@@ -80,16 +80,16 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def town(**settings: Any) -> AsyncIterator[Town]:
+async def tenants(**settings: Any) -> AsyncIterator[TenantServer]:
     async with issuer() as home, issuer() as abroad:
         abroad.site.pages["/jwks"] = page({"keys": [OTHER_KEY.public]})
         verifiers = (Jwt(home.name, leeway=0), Jwt(abroad.name, leeway=0))
         async with protected(*verifiers, public_url=US, scopes=["notes"], settings=settings) as place:
-            furnish(place)
-            yield Town(place, home, abroad)
+            add_entries(place)
+            yield TenantServer(place, home, abroad)
 
 
-def furnish(place: Place) -> None:
+def add_entries(place: AttackedServer) -> None:
     server = place.server
 
     @server.tool
@@ -122,7 +122,7 @@ def furnish(place: Place) -> None:
 # --- sessions ----------------------------------------------------------------------------------------
 
 
-async def session_is_not_for(one: Town, thief: str) -> None:
+async def session_is_not_for(one: TenantServer, thief: str) -> None:
     """Ada has a session, and another principal has its id."""
     session = await begin(one.port, **bearer(one.ada))
     assert await one.stolen(session, thief) == [NOT_FOUND] * 5
@@ -133,22 +133,22 @@ async def session_is_not_for(one: Town, thief: str) -> None:
 
 
 async def test_users_of_one_client_do_not_share_a_session() -> None:
-    async with town() as one:
+    async with tenants() as one:
         await session_is_not_for(one, one.bob)
 
 
 async def test_same_subject_at_another_issuer_is_another_principal() -> None:
-    async with town() as one:
+    async with tenants() as one:
         await session_is_not_for(one, one.ada_abroad)
 
 
 async def test_same_user_with_another_client_has_other_sessions() -> None:
-    async with town() as one:
+    async with tenants() as one:
         await session_is_not_for(one, one.ada_by_another)
 
 
 async def test_stream_url_is_useless_to_another_user() -> None:
-    async with town() as one, Caller(one.port) as ada:
+    async with tenants() as one, Caller(one.port) as ada:
         ada.say(request("GET", "/sse", None, **bearer(one.home.token("https://mcp.example/sse", scope="notes"))))
         assert (await ada.head()).status == 200
         path = await anext(ada.messages())
@@ -158,7 +158,7 @@ async def test_stream_url_is_useless_to_another_user() -> None:
 
 
 async def test_session_id_is_no_authentication() -> None:
-    async with town() as one:
+    async with tenants() as one:
         ending = one.home.token(US, scope="notes", exp=NOW + 10)
         session = await begin(one.port, **bearer(ending))
         for credentials in ({}, bearer("x.y.z"), {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}):
@@ -179,7 +179,7 @@ async def test_session_id_is_no_authentication() -> None:
 
 
 async def test_websocket_needs_a_token_for_its_audience() -> None:
-    async with town() as one:
+    async with tenants() as one:
         foreign = one.home.token("https://other.example/mcp", scope="notes")
         unscoped = one.home.token(US)
         tries = [({}, 401), (bearer(foreign), 401), (bearer("x"), 401), (bearer(unscoped), 403), (bearer(one.ada), 101)]
@@ -193,7 +193,7 @@ async def test_websocket_needs_a_token_for_its_audience() -> None:
 
 
 async def test_open_streams_end_with_their_token() -> None:
-    async with town() as one:
+    async with tenants() as one:
         token = one.home.token([US, "https://mcp.example/sse"], scope="notes", exp=NOW + 50)
         mine = bearer(token)
         session = await begin(one.port, **mine)
@@ -229,7 +229,7 @@ async def test_open_streams_end_with_their_token() -> None:
 
 
 async def test_state_is_useless_to_another_user() -> None:
-    async with town() as one:
+    async with tenants() as one:
         asked: dict[str, Any] = {"name": "pay", "arguments": {"amount": 1}}
         state = (await one.modern(one.ada, "tools/call", **asked)).json["result"]["requestState"]
         answers = {"sure": {"action": "accept", "content": {"sure": True}}}
@@ -241,7 +241,7 @@ async def test_state_is_useless_to_another_user() -> None:
 
 
 async def test_cursor_is_useless_to_another_user() -> None:
-    async with town(page_size=1) as one:
+    async with tenants(page_size=1) as one:
         for method in ("tools/list", "resources/list"):
             cursor = (await one.modern(one.ada, method)).json["result"]["nextCursor"]
             for thief in (one.bob, one.ada_abroad, one.ada_by_another):
@@ -253,7 +253,7 @@ async def test_cursor_is_useless_to_another_user() -> None:
 
 
 async def test_filtered_lists_are_not_cached_across_users() -> None:
-    async with town() as one:
+    async with tenants() as one:
         for method in ("tools/list", "resources/list", "prompts/list"):
             seen = [(await one.modern(token, method)).json["result"] for token in (one.ada, one.ada_with_less, one.bob)]
             assert {result["cacheScope"] for result in seen} == {"private"}, method
@@ -262,12 +262,12 @@ async def test_filtered_lists_are_not_cached_across_users() -> None:
         assert read["cacheScope"] == "private"
 
 
-async def listed_by(one: Town, token: str) -> set[str]:
+async def listed_by(one: TenantServer, token: str) -> set[str]:
     return {entry["name"] for entry in (await one.modern(token, "tools/list")).json["result"]["tools"]}
 
 
 async def test_uncallable_tools_are_not_listed() -> None:
-    async with town() as one:
+    async with tenants() as one:
         for token in (one.ada, one.ada_with_less, one.bob):
             callable_: set[str] = set()
             for name in ("secret", "for_bob"):
@@ -279,7 +279,7 @@ async def test_uncallable_tools_are_not_listed() -> None:
 
 
 async def test_session_grants_nothing_beyond_the_request_token() -> None:
-    async with town() as one:
+    async with tenants() as one:
         session = await begin(one.port, **bearer(one.ada))
         mine = {"mcp_session_id": session, **bearer(one.ada_with_less)}
         reading = call("resources/read", {"uri": "x:secret"})
@@ -308,7 +308,7 @@ async def test_session_grants_nothing_beyond_the_request_token() -> None:
 
 
 async def test_updates_of_unreadable_resources_are_not_sent() -> None:
-    async with town() as one, Caller(one.port) as stream:
+    async with tenants() as one, Caller(one.port) as stream:
         wanted = {"notifications": {"resourceSubscriptions": ["x:secret", "x:open"]}, "_meta": meta()}
         asked = {**headers_of("subscriptions/listen", wanted), **bearer(one.ada_with_less)}
         stream.say(request("POST", "/mcp", call("subscriptions/listen", wanted), **asked))
@@ -321,7 +321,7 @@ async def test_updates_of_unreadable_resources_are_not_sent() -> None:
 
 
 async def test_updates_stop_after_scopes_shrink() -> None:
-    async with town() as one, Caller(one.port) as stream:
+    async with tenants() as one, Caller(one.port) as stream:
         opened = await ask(one.port, "POST", "/mcp", initialize(), **bearer(one.ada))
         full, less = ({"mcp_session_id": opened.session, **bearer(token)} for token in (one.ada, one.ada_with_less))
         await ask(one.port, "POST", "/mcp", INITIALIZED, **full)

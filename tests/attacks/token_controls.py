@@ -32,7 +32,7 @@ def _part(text: str) -> Any:
     return json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
-def _believed(self: KeySet, token: str, _: Any = ()) -> SignedToken:
+def _unverified_claims(self: KeySet, token: str, _: Any = ()) -> SignedToken:
     """Accept the claims of a token without checking its signature."""
     header, body, *_ = token.split(".")
     return SignedToken(_part(header), _part(body))
@@ -69,7 +69,7 @@ def _first_verifier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeySet, "verify", original)
 
 
-def _by_what_is_said(scope: Any, headers: Any, path: str) -> ResourceLocation:
+def _url_from_headers(scope: Any, headers: Any, path: str) -> ResourceLocation:
     """Derive the resource URL from headers that any client can send."""
     said = {name.decode(): value.decode() for name, value in headers.items()}
     host, port = said.get("x-forwarded-host", said["host"]), said.get("x-forwarded-port")
@@ -78,12 +78,12 @@ def _by_what_is_said(scope: Any, headers: Any, path: str) -> ResourceLocation:
     return ResourceLocation(f"{base}{path}", frozenset({f"{base}{path}"}), base, base)
 
 
-def _everywhere(public: str, main: str, path: str) -> ResourceLocation:
+def _without_audience(public: str, main: str, path: str) -> ResourceLocation:
     """Accept tokens without this audience at a public address."""
     return ResourceLocation(public, frozenset({public, "https://mcp.example/mcp"}), public, public)
 
 
-async def _each_asked(_: IssuerRequests, token: str, audiences: Any, ask: Any, **__: Any) -> Verified:
+async def _always_introspect(_: IssuerRequests, token: str, audiences: Any, ask: Any, **__: Any) -> Verified:
     """Introspect each token anew, without limits."""
     return await ask()
 
@@ -92,7 +92,7 @@ def _any_proof(*_: Any, **__: Any) -> None:
     return None
 
 
-def _known_by(*names: str) -> Patch:
+def _principals_by(*names: str) -> Patch:
     """Tell principals apart by fewer fields."""
 
     def identity(self: Principal) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def _known_by(*names: str) -> Patch:
     )
 
 
-def _let_in_by_session(patch: pytest.MonkeyPatch) -> None:
+def _session_id_authenticates(patch: pytest.MonkeyPatch) -> None:
     """Accept the session id as proof of the principal."""
     add, admit = SessionTable.add, TokenAuthenticator.authenticate
     owners: dict[bytes, Any] = {}
@@ -137,16 +137,16 @@ def _open_websocket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AppState, "handle_websocket", open_)
 
 
-ALL_USERS_OF_A_CLIENT_ARE_ONE = _known_by("issuer", "client")
+ALL_USERS_OF_A_CLIENT_ARE_ONE = _principals_by("issuer", "client")
 COVERED = replaced(Access, "is_covered_by", lambda *_: True)
 
 ROWS: Rows = {
     "test_tenants": {
         "test_users_of_one_client_do_not_share_a_session": ALL_USERS_OF_A_CLIENT_ARE_ONE,
-        "test_same_subject_at_another_issuer_is_another_principal": _known_by("client", "subject"),
-        "test_same_user_with_another_client_has_other_sessions": _known_by("issuer", "subject"),
+        "test_same_subject_at_another_issuer_is_another_principal": _principals_by("client", "subject"),
+        "test_same_user_with_another_client_has_other_sessions": _principals_by("issuer", "subject"),
         "test_stream_url_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
-        "test_session_id_is_no_authentication": _let_in_by_session,
+        "test_session_id_is_no_authentication": _session_id_authenticates,
         "test_websocket_needs_a_token_for_its_audience": _open_websocket,
         "test_open_streams_end_with_their_token": replaced(AppState, "_auth_expiry", lambda *_: None),
         "test_state_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
@@ -162,7 +162,7 @@ ROWS: Rows = {
         "test_scoped_entries_need_an_authenticated_listener": replaced(process, "_check_no_scopes", lambda _: None),
     },
     "test_oauth_server": {
-        "test_forged_token_is_refused": replaced(KeySet, "verify", _believed),
+        "test_forged_token_is_refused": replaced(KeySet, "verify", _unverified_claims),
         "test_unknown_keys_cause_bounded_fetches": replaced(IssuerKeys, "_may_fetch", lambda *_: True),
         "test_token_for_another_audience_is_refused": _without("aud"),
         "test_token_of_another_issuer_is_refused": _without("iss"),
@@ -170,12 +170,16 @@ ROWS: Rows = {
         "test_cached_token_is_bound_to_its_audience": replaced(
             token_cache, "_key", lambda token, _: (token.encode(), ())
         ),
-        "test_caller_cannot_choose_audience": replaced(authenticator, "location_from_request", _by_what_is_said),
-        "test_proxy_headers_do_not_change_audience": replaced(authenticator, "location_from_request", _by_what_is_said),
-        "test_public_url_overrides_proxy_headers": replaced(authenticator, "location_from_public_url", _everywhere),
-        "test_invented_tokens_cause_bounded_requests": replaced(IssuerRequests, "verify", _each_asked),
-        "test_repeated_invented_token_is_one_request": replaced(IssuerRequests, "verify", _each_asked),
-        "test_slow_issuer_has_bounded_queue": replaced(IssuerRequests, "verify", _each_asked),
+        "test_caller_cannot_choose_audience": replaced(authenticator, "location_from_request", _url_from_headers),
+        "test_proxy_headers_do_not_change_audience": replaced(
+            authenticator, "location_from_request", _url_from_headers
+        ),
+        "test_public_url_overrides_proxy_headers": replaced(
+            authenticator, "location_from_public_url", _without_audience
+        ),
+        "test_invented_tokens_cause_bounded_requests": replaced(IssuerRequests, "verify", _always_introspect),
+        "test_repeated_invented_token_is_one_request": replaced(IssuerRequests, "verify", _always_introspect),
+        "test_slow_issuer_has_bounded_queue": replaced(IssuerRequests, "verify", _always_introspect),
         "test_wildcard_host_needs_public_url": replaced(
             ResourceServer, "within", lambda self, path, **_: TokenAuthenticator(self, path)
         ),

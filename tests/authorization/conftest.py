@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.authorization.notes_server import notes, serving
-from tests.authorization.provider import Person, Provider
+from tests.authorization.provider import BrowserUser, Provider
 
 from trunkline.auth import Jwt
 
@@ -25,9 +25,9 @@ def provider(running_provider: Provider) -> Provider:
 
 
 @pytest.fixture
-async def person() -> Person:
+async def user() -> BrowserUser:
     """A user without any logins."""
-    return Person()
+    return BrowserUser()
 
 
 @pytest.fixture

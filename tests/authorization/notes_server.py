@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.authorization.provider import Person
+from tests.authorization.provider import BrowserUser
 
 from trunkline import Context, Server
 from trunkline.auth import MemoryTokens, OAuth, Redirected, ResourceServer
@@ -17,7 +17,7 @@ INTROSPECTOR: dict[str, Any] = {"client_id": "introspector", "client_secret": "t
 NEARLY_OVER = 5  # seconds: a client renews such a token before it uses it
 
 
-class Ahead:
+class AdvancedClock:
     """A clock that can be advanced."""
 
     seconds = 0.0
@@ -53,6 +53,6 @@ async def serving(server: Server, path: str = "/mcp") -> AsyncIterator[str]:
         await server.aclose()
 
 
-def oauth(person: Person, **options: Any) -> OAuth:
+def oauth(person: BrowserUser, **options: Any) -> OAuth:
     """The OAuth options of our client for a user."""
     return OAuth(**{"interaction": Redirected(person.redirect_uri, person), "store": MemoryTokens(), **options})

@@ -7,14 +7,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import aiohttp
-from tests.authorization.provider import Person, Provider
+from tests.authorization.provider import BrowserUser, Provider
 
 RESOURCE = "http://127.0.0.1:1/mcp"
 VERIFIER = "v" * 43
 CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
 
 
-async def logged_in(provider: Provider, person: Person, resource: str = RESOURCE, **asked: str) -> dict[str, str]:
+async def logged_in(provider: Provider, person: BrowserUser, resource: str = RESOURCE, **asked: str) -> dict[str, str]:
     """The query of the redirect after a login."""
     query = {
         "client_id": "desk",

@@ -76,7 +76,7 @@ class Provider:
         return json.loads(line)
 
 
-class Person:
+class BrowserUser:
     """A user with a browser, who opens pages and follows redirects up to the one of the program under test."""
 
     def __init__(self, name: str = "ada", redirect_uri: str = "http://127.0.0.1/callback") -> None:

@@ -34,7 +34,7 @@ Grant = dict[str, str]
 """What somebody has agreed to: the parameters of the request."""
 
 
-class Refused(Exception):
+class TokenError(Exception):
     """An error of the token endpoint."""
 
 
@@ -111,7 +111,7 @@ class Replayed:
             self._authenticate(request, form)
             answer = self._refreshing(form) if form["grant_type"] == "refresh_token" else self._exchanged(form)
             status = 200
-        except Refused as refused:
+        except TokenError as refused:
             answer = {"error": str(refused), "error_description": "see the manual"}
             status = 200 if self.record.get("forms") else 400
         if self.record.get("forms") and "application/json" not in request.headers.get("accept", ""):
@@ -128,17 +128,17 @@ class Replayed:
             ident, _, secret = base64.b64decode(proof).decode().partition(":")
             form["client_id"], form["client_secret"] = unquote_plus(ident), unquote_plus(secret)
         elif "client_secret" in form and "client_secret_post" not in methods:
-            raise Refused("invalid_client")
+            raise TokenError("invalid_client")
         ident = form.get("client_id", "")
         if ident not in self._clients or self._clients[ident] != form.get("client_secret"):
-            raise Refused("invalid_client")
+            raise TokenError("invalid_client")
 
     def _exchanged(self, form: Mapping[str, str]) -> dict[str, Any]:
         grant = self._codes.pop(form["code"], None)
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         if grant is None or challenge != grant["code_challenge"] or form["redirect_uri"] != grant["redirect_uri"]:
-            raise Refused("invalid_grant")
+            raise TokenError("invalid_grant")
         return {**self._access(grant), **self._first_refresh(grant)}
 
     def _first_refresh(self, grant: Grant) -> dict[str, str]:
@@ -155,7 +155,7 @@ class Replayed:
     def _refreshing(self, form: Mapping[str, str]) -> dict[str, Any]:
         token, rotation = form["refresh_token"], self.record["rotation"]
         if token not in self._refresh:
-            raise Refused("bad_refresh_token" if self.record.get("forms") else "invalid_grant")
+            raise TokenError("bad_refresh_token" if self.record.get("forms") else "invalid_grant")
         self.refreshed += 1
         grant = self._refresh[token] if rotation != "replaced" else self._refresh.pop(token)
         if rotation == "kept":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests import official
 from tests.authorization.notes_server import INTROSPECTOR, REVISIONS, notes, oauth, serving
-from tests.authorization.provider import Person, Provider, run
+from tests.authorization.provider import BrowserUser, Provider, run
 from tests.interop.server_processes import served
 
 from trunkline import Client
@@ -64,12 +64,12 @@ def guarded(provider: Provider) -> Iterator[str]:
         yield f"http://{server.place()}/opaque/mcp"
 
 
-async def test_client_logs_in_to_official_python_server(guarded: str, provider: Provider, person: Person) -> None:
-    auth = oauth(person)
+async def test_client_logs_in_to_official_python_server(guarded: str, provider: Provider, user: BrowserUser) -> None:
+    auth = oauth(user)
     for revision in REVISIONS:
         async with Client(guarded, auth=auth, revision=revision) as client:
             assert (await client.call_tool("whoami")).text == "ada"
             assert client.revision == revision
 
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
     assert len(provider.told("/token", grant_type="authorization_code", status=200)) == 1

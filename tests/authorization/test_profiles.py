@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.authorization.notes_server import NEARLY_OVER, Ahead, notes, oauth, serving
-from tests.authorization.provider import Person, run
+from tests.authorization.notes_server import NEARLY_OVER, AdvancedClock, notes, oauth, serving
+from tests.authorization.provider import BrowserUser, run
 from tests.authorization.replay import NAMES, Replayed, replayed
 
 from trunkline import Client
@@ -63,9 +63,9 @@ def options_for(server: Replayed, **more: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def protected(name: str, clock: Ahead | None = None) -> AsyncIterator[tuple[Replayed, str]]:
+async def protected(name: str, clock: AdvancedClock | None = None) -> AsyncIterator[tuple[Replayed, str]]:
     """An authorization server, and the address of a server of ours that trusts it and has a separate clock."""
-    async with replayed(name) as server, serving(notes(verifier_for(server), now=clock or Ahead())) as url:
+    async with replayed(name) as server, serving(notes(verifier_for(server), now=clock or AdvancedClock())) as url:
         yield server, url
 
 
@@ -76,84 +76,84 @@ async def asked_once(url: str, auth: OAuth, revision: str = "2026-07-28") -> str
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", NAMES)
-async def test_login_survives_restart(name: str, person: Person, tmp_path: Path) -> None:
-    clock = Ahead()
+async def test_login_survives_restart(name: str, user: BrowserUser, tmp_path: Path) -> None:
+    clock = AdvancedClock()
     async with protected(name, clock) as (server, url):
         options = options_for(server)
-        said = await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
+        said = await asked_once(url, oauth(user, store=FileTokens(tmp_path), **options))
         clock.seconds, server.lifetime = 4000, 7200  # a token for an hour has expired for the server
         again = await run(sys.executable, RESTARTED, url, tmp_path, json.dumps(options), "2026-07-28")
 
     assert again == f"{said}\n"
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
     assert server.refreshed == (0 if name in ENDLESS else 1)
 
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ENDLESS])
-async def test_refreshed_token_can_be_refreshed(name: str, person: Person, tmp_path: Path) -> None:
+async def test_refreshed_token_can_be_refreshed(name: str, user: BrowserUser, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         server.lifetime = NEARLY_OVER
-        auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
+        auth = oauth(user, store=FileTokens(tmp_path), **options_for(server))
         async with Client(url, auth=auth) as client:
             for _ in range(3):
                 await client.call_tool("whoami")
 
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
     assert server.refreshed >= 3
 
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", ["auth0", "google"])
-async def test_failing_issuer_keeps_the_login(name: str, person: Person, tmp_path: Path) -> None:
-    async with protected(name, clock := Ahead()) as (server, url):
+async def test_failing_issuer_keeps_the_login(name: str, user: BrowserUser, tmp_path: Path) -> None:
+    async with protected(name, clock := AdvancedClock()) as (server, url):
         options = {**options_for(server), "store": FileTokens(tmp_path)}
-        said = await asked_once(url, oauth(person, **options))
+        said = await asked_once(url, oauth(user, **options))
         clock.seconds, server.lifetime, server.failing = 4000, 7200, True
         with pytest.raises(AuthorizationFailed) as failed:
-            await asked_once(url, oauth(person, **options))
+            await asked_once(url, oauth(user, **options))
         server.failing = False
-        again = await asked_once(url, oauth(person, **options))
+        again = await asked_once(url, oauth(user, **options))
 
     assert (failed.value.hop, failed.value.passing) == ("refresh", True)
     assert again == said
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
 
 
 @pytest.mark.row("AUT-16")
 @pytest.mark.parametrize("name", UNTOLD)
-async def test_provider_without_pkce_is_refused(name: str, person: Person, tmp_path: Path) -> None:
+async def test_provider_without_pkce_is_refused(name: str, user: BrowserUser, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         options = options_for(server)
         assert options.pop("assume_pkce")
         with pytest.raises(AuthorizationFailed) as failed:
-            await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
+            await asked_once(url, oauth(user, store=FileTokens(tmp_path), **options))
 
-    assert (failed.value.hop, person.opened) == ("authorization-server-metadata", [])
+    assert (failed.value.hop, user.opened) == ("authorization-server-metadata", [])
     assert failed.value.clause == "authorization, Authorization Code Protection"
 
 
 @pytest.mark.row("AUT-11")
 @pytest.mark.parametrize("name", CLOSED)
-async def test_provider_without_registration_needs_client_id(name: str, person: Person, tmp_path: Path) -> None:
+async def test_provider_without_registration_needs_client_id(name: str, user: BrowserUser, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         options = options_for(server)
         del options["client_id"], options["client_secret"]
         with pytest.raises(AuthorizationFailed) as failed:
-            await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
+            await asked_once(url, oauth(user, store=FileTokens(tmp_path), **options))
 
-    assert (failed.value.hop, person.opened) == ("registration", [])
+    assert (failed.value.hop, user.opened) == ("registration", [])
     assert "client_id" in str(failed.value)
 
 
 @pytest.mark.parametrize("name", ["github-app", "google", "hubspot"])
-async def test_revoked_refresh_token_needs_new_login(name: str, person: Person, tmp_path: Path) -> None:
+async def test_revoked_refresh_token_needs_new_login(name: str, user: BrowserUser, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
-        auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
+        auth = oauth(user, store=FileTokens(tmp_path), **options_for(server))
         server.lifetime = NEARLY_OVER
         await asked_once(url, auth)
         server.take_back()
         server.lifetime = 3600
-        await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options_for(server)))
+        await asked_once(url, oauth(user, store=FileTokens(tmp_path), **options_for(server)))
 
-    assert len(person.opened) == 2
+    assert len(user.opened) == 2

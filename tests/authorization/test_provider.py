@@ -6,12 +6,12 @@ from typing import Any
 import aiohttp
 from tests import official
 from tests.authorization.oauth_steps import RESOURCE, claims_of, exchanged, logged_in, posted
-from tests.authorization.provider import Person, Provider
+from tests.authorization.provider import BrowserUser, Provider
 from tests.processes import command, eventually, gone
 
 
-async def test_login_issues_signed_token_and_iss(provider: Provider, person: Person) -> None:
-    back = await logged_in(provider, person)
+async def test_login_issues_signed_token_and_iss(provider: Provider, user: BrowserUser) -> None:
+    back = await logged_in(provider, user)
     answer = await exchanged(provider, back)
     claims = claims_of(answer["access_token"])
 
@@ -20,16 +20,16 @@ async def test_login_issues_signed_token_and_iss(provider: Provider, person: Per
     assert (claims["scope"], answer["expires_in"]) == ("notes:read", 3600)
 
 
-async def test_pkce_is_enforced(provider: Provider, person: Person) -> None:
-    without = await logged_in(provider, person, code_challenge="", code_challenge_method="")
-    wrong = await exchanged(provider, await logged_in(provider, person), code_verifier="w" * 43)
+async def test_pkce_is_enforced(provider: Provider, user: BrowserUser) -> None:
+    without = await logged_in(provider, user, code_challenge="", code_challenge_method="")
+    wrong = await exchanged(provider, await logged_in(provider, user), code_verifier="w" * 43)
 
     assert without["error"] == "invalid_request"
     assert wrong["error"] == "invalid_grant"
 
 
-async def test_refresh_token_is_used_once(provider: Provider, person: Person) -> None:
-    first = await exchanged(provider, await logged_in(provider, person))
+async def test_refresh_token_is_used_once(provider: Provider, user: BrowserUser) -> None:
+    first = await exchanged(provider, await logged_in(provider, user))
     refreshing = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
     second = await posted(provider, **refreshing)
     third = await posted(provider, **refreshing)
@@ -38,20 +38,20 @@ async def test_refresh_token_is_used_once(provider: Provider, person: Person) ->
     assert third["error"] == "invalid_grant"
 
 
-async def test_offline_access_needs_consent(provider: Provider, person: Person) -> None:
-    answer = await exchanged(provider, await logged_in(provider, person, prompt=""))
+async def test_offline_access_needs_consent(provider: Provider, user: BrowserUser) -> None:
+    answer = await exchanged(provider, await logged_in(provider, user, prompt=""))
 
     assert "refresh_token" not in answer
 
 
 async def test_denied_consent_is_reported(provider: Provider) -> None:
-    back = await logged_in(provider, Person("nobody"))
+    back = await logged_in(provider, BrowserUser("nobody"))
 
     assert (back["error"], back["iss"]) == ("access_denied", provider.issuer)
 
 
-async def test_unknown_resource_is_refused(provider: Provider, person: Person) -> None:
-    back = await logged_in(provider, person, "https://elsewhere.example.com/mcp")
+async def test_unknown_resource_is_refused(provider: Provider, user: BrowserUser) -> None:
+    back = await logged_in(provider, user, "https://elsewhere.example.com/mcp")
 
     assert back["error"] == "invalid_target"
 

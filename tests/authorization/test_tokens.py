@@ -7,9 +7,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.authorization.notes_server import INTROSPECTOR, NEARLY_OVER, REVISIONS, Ahead, notes, oauth, serving
+from tests.authorization.notes_server import INTROSPECTOR, NEARLY_OVER, REVISIONS, AdvancedClock, notes, oauth, serving
 from tests.authorization.oauth_steps import exchanged, logged_in
-from tests.authorization.provider import Person, Provider, run
+from tests.authorization.provider import BrowserUser, Provider, run
 
 from trunkline import Client
 from trunkline.auth import FileTokens, Introspection, Jwt
@@ -26,21 +26,21 @@ async def asking_url(provider: Provider) -> AsyncIterator[str]:
 
 
 @pytest.mark.row("AUT-26")
-async def test_token_is_renewed_before_expiry(url: str, provider: Provider, person: Person) -> None:
+async def test_token_is_renewed_before_expiry(url: str, provider: Provider, user: BrowserUser) -> None:
     provider.set(lifetime=NEARLY_OVER)
-    async with Client(url, auth=oauth(person)) as client:
+    async with Client(url, auth=oauth(user)) as client:
         for _ in range(3):
             await client.call_tool("whoami")
     refreshed = provider.told("/token", grant_type="refresh_token")
 
     assert len(refreshed) >= 3
     assert {(one["status"], one["resource"]) for one in refreshed} == {(200, url)}
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
 
 
-async def test_token_that_server_calls_expired_is_renewed(url: str, provider: Provider, person: Person) -> None:
+async def test_token_that_server_calls_expired_is_renewed(url: str, provider: Provider, user: BrowserUser) -> None:
     provider.set(clock=-7200)  # tokens for an hour expired an hour ago
-    auth = oauth(person)
+    auth = oauth(user)
     with pytest.raises(AuthorizationFailed):
         async with Client(url, auth=auth):
             pass
@@ -48,17 +48,17 @@ async def test_token_that_server_calls_expired_is_renewed(url: str, provider: Pr
     async with Client(url, auth=auth) as client:
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
 
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
     assert len(provider.told("/token", grant_type="refresh_token", status=200)) >= 1
 
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_refresh_token_survives_restart(
-    revision: str, url: str, provider: Provider, person: Person, tmp_path: Path
+    revision: str, url: str, provider: Provider, user: BrowserUser, tmp_path: Path
 ) -> None:
     provider.set(lifetime=NEARLY_OVER)
-    async with Client(url, auth=oauth(person, store=FileTokens(tmp_path)), revision=revision) as client:
+    async with Client(url, auth=oauth(user, store=FileTokens(tmp_path)), revision=revision) as client:
         said = (await client.call_tool("whoami")).text
     provider.set()
     provider.told()
@@ -68,9 +68,11 @@ async def test_refresh_token_survives_restart(
     assert [one["grant_type"] for one in provider.told("/token")] == ["refresh_token"]
 
 
-async def test_processes_use_a_refresh_token_once(url: str, provider: Provider, person: Person, tmp_path: Path) -> None:
+async def test_processes_use_a_refresh_token_once(
+    url: str, provider: Provider, user: BrowserUser, tmp_path: Path
+) -> None:
     provider.set(lifetime=NEARLY_OVER)
-    async with Client(url, auth=oauth(person, store=FileTokens(tmp_path))) as client:
+    async with Client(url, auth=oauth(user, store=FileTokens(tmp_path))) as client:
         await client.ping()
     provider.set()
     provider.told()
@@ -82,20 +84,20 @@ async def test_processes_use_a_refresh_token_once(url: str, provider: Provider, 
     assert [one["status"] for one in provider.told("/token")] == [200]
 
 
-async def test_revoked_grant_needs_new_login(asking_url: str, provider: Provider, person: Person) -> None:
-    async with Client(asking_url, auth=oauth(person)) as client:
+async def test_revoked_grant_needs_new_login(asking_url: str, provider: Provider, user: BrowserUser) -> None:
+    async with Client(asking_url, auth=oauth(user)) as client:
         before = (await client.call_tool("whoami")).text
         provider.revoke("ada")
         after = (await client.call_tool("whoami")).text
 
     assert before == after
-    assert len(person.opened) == 2
+    assert len(user.opened) == 2
     assert {one["status"] for one in provider.told("/token/introspection")} == {200}
 
 
-async def test_concurrent_expiry_uses_refresh_token_once(provider: Provider, person: Person) -> None:
-    server = notes(Jwt(provider.issuer), now=(clock := Ahead()))
-    async with serving(server) as url, Client(url, auth=oauth(person)) as client:
+async def test_concurrent_expiry_uses_refresh_token_once(provider: Provider, user: BrowserUser) -> None:
+    server = notes(Jwt(provider.issuer), now=(clock := AdvancedClock()))
+    async with serving(server) as url, Client(url, auth=oauth(user)) as client:
         await client.ping()
         clock.seconds = 4000
         provider.set(lifetime=7200)
@@ -104,11 +106,11 @@ async def test_concurrent_expiry_uses_refresh_token_once(provider: Provider, per
 
     assert len({result.text for result in said}) == 1
     assert [(one["grant_type"], one["status"]) for one in provider.told("/token")] == [("refresh_token", 200)]
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
 
 
-async def test_refused_websocket_is_opened_with_new_token(provider: Provider, person: Person) -> None:
-    clock, auth = Ahead(), oauth(person)
+async def test_refused_websocket_is_opened_with_new_token(provider: Provider, user: BrowserUser) -> None:
+    clock, auth = AdvancedClock(), oauth(user)
     async with serving(notes(Jwt(provider.issuer), now=clock)) as url:
         address = url.replace("http:", "ws:")
         async with Client(address, auth=auth) as client:
@@ -119,20 +121,20 @@ async def test_refused_websocket_is_opened_with_new_token(provider: Provider, pe
             await client.call_tool("whoami")
 
     assert len(provider.told("/token", grant_type="refresh_token", status=200)) == 1
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
 
 
 # --- accepted tokens -----------------------------------------------------------------------------------------
 
 
-async def test_old_signatures_are_valid_after_rotation(provider: Provider, person: Person) -> None:
-    clock = Ahead()
+async def test_old_signatures_are_valid_after_rotation(provider: Provider, user: BrowserUser) -> None:
+    clock = AdvancedClock()
     server = notes(Jwt(provider.issuer), now=clock)
-    async with serving(server) as url, Client(url, auth=oauth(person)) as first:
+    async with serving(server) as url, Client(url, auth=oauth(user)) as first:
         before = (await first.call_tool("whoami")).text
         provider.rotate()
         clock.seconds = 60  # keys are not fetched on every request
-        async with Client(url, auth=oauth(Person("bob"))) as second:
+        async with Client(url, auth=oauth(BrowserUser("bob"))) as second:
             assert (await second.call_tool("whoami")).text.startswith("bob by ")
         provider.told()
         assert (await first.call_tool("whoami")).text == before
@@ -140,27 +142,27 @@ async def test_old_signatures_are_valid_after_rotation(provider: Provider, perso
     assert provider.told() == []
 
 
-async def test_token_of_withdrawn_key_is_refused_and_renewed(provider: Provider, person: Person) -> None:
-    clock = Ahead()
+async def test_token_of_withdrawn_key_is_refused_and_renewed(provider: Provider, user: BrowserUser) -> None:
+    clock = AdvancedClock()
     server = notes(Jwt(provider.issuer), now=clock)
-    async with serving(server) as url, Client(url, auth=oauth(person)) as first:
+    async with serving(server) as url, Client(url, auth=oauth(user)) as first:
         await first.call_tool("whoami")
         provider.rotate(forget=True)
         provider.told()
         clock.seconds = 60
-        async with Client(url, auth=oauth(Person("bob"))) as second:
+        async with Client(url, auth=oauth(BrowserUser("bob"))) as second:
             await second.call_tool("whoami")
         assert (await first.call_tool("whoami")).text.startswith("ada by ")
 
     assert [one["status"] for one in provider.told("/token", grant_type="refresh_token")] == [200]
-    assert len(person.opened) == 1
+    assert len(user.opened) == 1
 
 
 @pytest.mark.row("AUT-23", "SEC-01")
-async def test_token_for_another_server_is_refused(url: str, provider: Provider, person: Person) -> None:
+async def test_token_for_another_server_is_refused(url: str, provider: Provider, user: BrowserUser) -> None:
     elsewhere = url.replace("/mcp", "/another")
     ours, theirs = [
-        (await exchanged(provider, await logged_in(provider, person, resource), resource=resource))["access_token"]
+        (await exchanged(provider, await logged_in(provider, user, resource), resource=resource))["access_token"]
         for resource in (url, elsewhere)
     ]
     async with Client(url, auth=ours) as client:

@@ -75,7 +75,7 @@ def progress_in(frames: list[dict[str, Any]]) -> list[float]:
     return [one["params"]["progress"] for one in messages if one.get("method") == "notifications/progress"]
 
 
-def judge(frames: list[dict[str, Any]]) -> None:
+def check_server_messages(frames: list[dict[str, Any]]) -> None:
     """Raise AssertionError unless all messages of the server are valid."""
     asked = {frame["message"].get("id"): frame["message"]["method"] for frame in frames if frame["sender"] == "client"}
     said = [frame["message"] for frame in frames if frame["sender"] == "server"]
@@ -96,14 +96,14 @@ async def test_page_of_allowed_origin_can_use_everything(browser: Browser, origi
     assert seen["counted"]["result"]["content"][0]["text"] == "done"
     assert seen["notice"]["method"] == "notifications/prompts/list_changed"
     assert progress_in(seen["frames"]) == [1, 2, 3]
-    judge(seen["frames"])
+    check_server_messages(seen["frames"])
 
 
 async def test_page_of_allowed_origin_can_open_websocket(browser: Browser, origin: str, opened: Open) -> None:
     place = await opened(origin)
     seen = await browser.visit(origin, "callUp", f"ws://{place}/mcp")
     assert seen["frames"][1]["message"]["result"]["serverInfo"]["name"] == "library"
-    judge(seen["frames"])
+    check_server_messages(seen["frames"])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_official_typescript_client_works_in_a_page(
     seen = await browser.visit(origin, "useOfficial", kind, address.format(place))
     assert (seen["name"], seen["tools"], seen["text"]) == ("library", ["count", "change"], "done")
     assert progress_in(seen["frames"]) == [1, 2, 3]
-    judge(seen["frames"])
+    check_server_messages(seen["frames"])
 
 
 # --- other pages -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tests.chaos.history import FaultPeriod
 from tests.chaos.network import Network, open_network
 from tests.chaos.plan import FaultInjection, Plan
 from tests.contract.valkey import Valkey
-from tests.faults.processes import Served
+from tests.faults.processes import RunningServer
 from tests.ports import HeldPort
 from tests.processes import children
 
@@ -53,13 +53,13 @@ class Deployment(ABC):
         self.complaints: list[str] = []
         self.url = ""
 
-    def serve(self, port: int, *options: str, **settings: Any) -> Served:
+    def serve(self, port: int, *options: str, **settings: Any) -> RunningServer:
         """Start a process."""
         leases = dict.fromkeys(("task_lease", "idempotency_lease", "process_lease"), self.lease)
         given = [*options, *self.options]
-        return Served("deployment", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
+        return RunningServer("deployment", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
 
-    def record_output(self, served: Served) -> None:
+    def record_output(self, served: RunningServer) -> None:
         """Record the output of an ended process, if it contains errors."""
         if served.complaints:
             self.complaints.append(served.said())
@@ -80,7 +80,7 @@ class Deployment(ABC):
             while not await asyncio.to_thread(self.is_ready):
                 await asyncio.sleep(_LOOK)
 
-    def terminate(self, served: Served) -> None:
+    def terminate(self, served: RunningServer) -> None:
         """Stop a process by SIGTERM, and wait for its end. The shutdown may interrupt calls, but must not take too
         long.
         """
@@ -117,7 +117,7 @@ class OneProcess(Deployment):
         stack.callback(self._close)
         self.url = self._served.url
 
-    def start(self) -> Served:
+    def start(self) -> RunningServer:
         """Start the process."""
         return self.serve(self._port)
 
@@ -152,7 +152,7 @@ class Workers(OneProcess):
         lines = await stack.enter_async_context(open_network(0, self._port))
         self.url = f"http://127.0.0.1:{lines.forwarder}/mcp"
 
-    def start(self) -> Served:
+    def start(self) -> RunningServer:
         """Start the supervisor."""
         return self.serve(self._port, "--workers", str(_WORKERS), restart_intensity=1000)
 
@@ -199,7 +199,7 @@ class OverValkey(Deployment):
         self._served = [self._start(port) for port in self._ports]
         stack.callback(lambda: [served.close() for served in self._served])
 
-    def _start(self, port: int) -> Served:
+    def _start(self, port: int) -> RunningServer:
         redis = f"redis://127.0.0.1:{self._lines.proxy}"
         return self.serve(port, "--redis", redis, "--patience", str(self.lease))
 

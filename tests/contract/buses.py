@@ -23,14 +23,14 @@ BUSES: dict[str, Callable[[Path], Store]] = {
 
 IDENTITY = StoreIdentity("0123456789abcdef", bytes(range(32)), 0.0)
 
-Told = tuple[str, str | None, bytes]
+Event = tuple[str, str | None, bytes]
 
 
 class Listener:
     """A bus listener that records its calls, in order."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.told: list[Event] = []
         self.met_ones: set[str] = set()
         self.bus: Bus
         self.sending = False
@@ -69,7 +69,7 @@ class Listener:
         return sent
 
 
-class Meeting:
+class BusGroup:
     """A bus and its members."""
 
     def __init__(self, kind: str, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Meeting:
         command = [sys.executable, "-m", "tests.contract.bus_peer", where, f"{quote(str(self._folder))}[*]:", name]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
         self._processes.append(process)
-        await said(process, f"open {name}")
+        await output_until(process, f"open {name}")
         return process
 
     async def leave(self) -> None:
@@ -109,7 +109,7 @@ class Meeting:
             await listener.bus.close()
 
 
-async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:
+async def output_until(process: asyncio.subprocess.Process, what: str) -> list[str]:
     """The output of a process up to a line."""
     assert process.stdout is not None
     lines = [(await process.stdout.readline()).decode().strip()]
@@ -119,7 +119,7 @@ async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:
     return lines
 
 
-def judge(told: Sequence[Told], sender: str) -> int:
+def check_order(told: Sequence[Event], sender: str) -> int:
     """Check that numbers of one sender arrived in order and once, and that each gap was reported before the next
     number. Return the number of missing ones.
     """

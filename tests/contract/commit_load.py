@@ -13,7 +13,7 @@ from trunkline.stores.store import Item, Store
 ROOT = Path(__file__).parents[2]
 
 
-class Storm:
+class CommitProcess:
     """A process that commits, and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -21,7 +21,7 @@ class Storm:
         self.said: list[str] = []
 
     @classmethod
-    async def begin(cls, where: Path | str, who: str, *limit: int) -> "Storm":
+    async def begin(cls, where: Path | str, who: str, *limit: int) -> "CommitProcess":
         command = [sys.executable, "-m", "tests.contract.commit_process", str(where), who, "20", *map(str, limit)]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
         return cls(process)
@@ -54,7 +54,7 @@ async def walk(store: Store) -> list[Item]:
     return found
 
 
-async def judge(store: Store, *storms: Storm) -> None:
+async def check_commits(store: Store, *storms: CommitProcess) -> None:
     """Check that all confirmed commits are there, and complete; of those in flight, all or nothing."""
     items = {item.key: item.value for item in await walk(store)}
     for name in set().union(*(storm.kept for storm in storms)):

@@ -31,7 +31,7 @@ async def one(store: Store, who: str, number: int, fence: Lease) -> None:
     say(name)
 
 
-async def count_up(store: Store, who: str) -> None:
+async def increment(store: Store, who: str) -> None:
     while True:
         item = await store.get(COUNTER)
         number, version = (int(item.value), item.version) if item else (0, ABSENT)
@@ -55,7 +55,7 @@ async def main(where: str, who: str, workers: int) -> None:
 
     say("ready")
     try:
-        await asyncio.gather(count_up(store, who), *(work() for _ in range(workers)))
+        await asyncio.gather(increment(store, who), *(work() for _ in range(workers)))
     except StoreUnavailable as error:
         say(f"! {error}")
 

@@ -70,7 +70,7 @@ class Recorder:
 
 
 @dataclass
-class Line:
+class ConnectionPair:
     """Two ends of a connection, and the receiver of each."""
 
     ours: Channel
@@ -87,7 +87,7 @@ class Line:
         await turns()
 
 
-def guard(accept: Accept, settings: Settings | None = None) -> ListenerGuard:
+def listener_limits(accept: Accept, settings: Settings | None = None) -> ListenerGuard:
     """The limits of a listener."""
     return ListenerGuard(accept, settings or Settings(), LoopClock(asyncio.get_running_loop()))
 
@@ -109,9 +109,9 @@ async def until(truth: Callable[[], Any]) -> None:
 
 
 @asynccontextmanager
-async def memory(settings: Settings) -> AsyncIterator[Line]:
+async def memory(settings: Settings) -> AsyncIterator[ConnectionPair]:
     ours, theirs = memory_pair("somebody")
-    line = Line(ours, theirs, principal="somebody")
+    line = ConnectionPair(ours, theirs, principal="somebody")
     ours.open(line.at_ours)
     theirs.open(line.at_theirs)
     yield line
@@ -175,10 +175,10 @@ def _channels(settings: Settings, framing: FramingName) -> tuple[StreamChannel, 
 
 
 @asynccontextmanager
-async def stream(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
+async def stream(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[ConnectionPair]:
     there, back = Pipe(), Pipe()
     ours, theirs = _channels(settings, framing)
-    line = Line(ours, theirs, principal="somebody")
+    line = ConnectionPair(ours, theirs, principal="somebody")
     there.join(ours, theirs)
     back.join(theirs, ours)
     ours.open(line.at_ours, back, there)
@@ -187,11 +187,11 @@ async def stream(settings: Settings, framing: FramingName = "lines") -> AsyncIte
 
 
 @asynccontextmanager
-async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
+async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[ConnectionPair]:
     """The pipes of stdio, without a process: closing a channel closes its output."""
     loop, there, back = asyncio.get_running_loop(), os.pipe(), os.pipe()
     ours, theirs = _channels(settings, framing)
-    line = Line(ours, theirs, principal="somebody")
+    line = ConnectionPair(ours, theirs, principal="somebody")
 
     def open_(channel: StreamChannel, recorder: Recorder, reading: int, writing: int) -> None:
         def broke(error: OSError) -> None:
@@ -222,7 +222,7 @@ async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIter
 Listen = Callable[[Accept], Any]
 
 
-async def _accepted(listen: Listen, connector: Callable[[Listener], Connector]) -> tuple[Line, Listener]:
+async def _accepted(listen: Listen, connector: Callable[[Listener], Connector]) -> tuple[ConnectionPair, Listener]:
     """A connection to a listener of our own."""
     there: list[Channel] = []
     at_theirs, at_ours = Recorder(), Recorder()
@@ -234,7 +234,7 @@ async def _accepted(listen: Listen, connector: Callable[[Listener], Connector]) 
     listener = await listen(accept)
     ours = await connector(listener).connect(lambda _: at_ours)
     await until(lambda: there)
-    return Line(ours, there[0], at_ours, at_theirs), listener
+    return ConnectionPair(ours, there[0], at_ours, at_theirs), listener
 
 
 def server_tls() -> ssl.SSLContext:
@@ -250,14 +250,14 @@ def client_tls() -> ssl.SSLContext:
 @asynccontextmanager
 async def tcp(
     settings: Settings, framing: FramingName = "lines", *, host: str = "127.0.0.1", tls: bool = False
-) -> AsyncIterator[Line]:
+) -> AsyncIterator[ConnectionPair]:
     def connector(listener: Listener) -> Connector:
         where = parse_address(listener.address)
         context = client_tls() if tls else False
         return TcpConnector(where.host, where.port, tls=context, framing=framing, settings=settings)
 
     def listen(accept: Accept) -> Any:
-        return listen_tcp(guard(accept, settings), host=host, tls=server_tls() if tls else None)
+        return listen_tcp(listener_limits(accept, settings), host=host, tls=server_tls() if tls else None)
 
     line, listener = await _accepted(listen, connector)
     yield line
@@ -265,11 +265,11 @@ async def tcp(
 
 
 @asynccontextmanager
-async def unix(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
+async def unix(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[ConnectionPair]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "socket"
         line, listener = await _accepted(
-            lambda accept: listen_unix(guard(accept, settings), path),
+            lambda accept: listen_unix(listener_limits(accept, settings), path),
             lambda _: UnixConnector(path, framing=framing, settings=settings),
         )
         yield line
@@ -280,10 +280,10 @@ async def unix(settings: Settings, framing: FramingName = "lines") -> AsyncItera
 
 
 @asynccontextmanager
-async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Line]:
+async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[ConnectionPair]:
     """A WebSocket, with uvicorn at the other end."""
     there: list[Channel] = []
-    line = Line(None, None, principal="somebody")  # type: ignore[arg-type]
+    line = ConnectionPair(None, None, principal="somebody")  # type: ignore[arg-type]
 
     def accept(channel: Channel) -> Recorder:
         there.append(channel)
@@ -319,20 +319,20 @@ while data := there.recv(1 << 16):
 
 
 @asynccontextmanager
-async def process(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
+async def process(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[ConnectionPair]:
     """Our end is a child process; it relays its input and output through a socket to the other end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "socket"
         command = [sys.executable, "-S", "-E", "-c", RELAY, str(path)]
         line, listener = await _accepted(
-            lambda accept: listen_unix(guard(accept, settings), path),
+            lambda accept: listen_unix(listener_limits(accept, settings), path),
             lambda _: Command(command, framing=framing, settings=settings),
         )
         yield line
         await listener.close()
 
 
-Open = Callable[[Settings], AbstractAsyncContextManager[Line]]
+Open = Callable[[Settings], AbstractAsyncContextManager[ConnectionPair]]
 
 STREAMS: dict[str, Open] = {
     "stream": stream,
@@ -347,4 +347,4 @@ STREAMS: dict[str, Open] = {
     "unix": unix,
 }
 OVER_BYTES: dict[str, Open] = {**STREAMS, "ws": ws, "wss": partial(ws, tls=True)}
-LINES: dict[str, Open] = {"memory": memory, **OVER_BYTES}
+CONNECTIONS: dict[str, Open] = {"memory": memory, **OVER_BYTES}

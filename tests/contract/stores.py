@@ -23,7 +23,7 @@ STORES: dict[str, Make] = {
 WITHIN_ONE_PROCESS = {"memory"}
 
 
-class Place:
+class SharedStore:
     """The location of a store, and all handles that share it."""
 
     def __init__(self, kind: str, folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.contract.buses import BUSES, IDENTITY, Meeting, said
+from tests.contract.buses import BUSES, IDENTITY, BusGroup, output_until
 from tests.contract.connections import turns, until
 from tests.contract.valkey import valkey
 from tests.processes import nothing_left
@@ -22,28 +22,28 @@ MEGABYTE = 1 << 20
 
 
 @pytest.fixture(params=BUSES)
-async def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Meeting]:
-    meeting = Meeting(request.param, tmp_path)
-    yield meeting
-    await meeting.leave()
+async def group(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BusGroup]:
+    group = BusGroup(request.param, tmp_path)
+    yield group
+    await group.leave()
 
 
 # --- membership --------------------------------------------------------------------------------------------
 
 
-async def test_joining_process_and_peers_know_each_other(meeting: Meeting) -> None:
+async def test_joining_process_and_peers_know_each_other(group: BusGroup) -> None:
     names = ["one", "two", "three", "Four-" + "4" * 11]
     listeners = []
     for count, name in enumerate(names):
-        listeners.append(await meeting.join(name))
+        listeners.append(await group.join(name))
         for listener, own in zip(listeners, names, strict=False):
             assert listener.met_ones == {*names[: count + 1]} - {own}
     assert all(not listener.lost_ones for listener in listeners)
 
 
-async def test_concurrent_joins_know_each_other(meeting: Meeting) -> None:
+async def test_concurrent_joins_know_each_other(group: BusGroup) -> None:
     names = [f"n{number}" for number in range(6)]
-    listeners = await asyncio.gather(*map(meeting.join, names))
+    listeners = await asyncio.gather(*map(group.join, names))
     for listener, own in zip(listeners, names, strict=True):
         await until(lambda listener=listener, own=own: listener.met_ones == {*names} - {own})
     listeners[0].bus.publish(b"all")
@@ -56,10 +56,10 @@ async def test_memory_store_has_no_bus() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\n", "ä", "a_b", "x" * 17])
-async def test_invalid_names_are_refused(meeting: Meeting, name: str) -> None:
+async def test_invalid_names_are_refused(group: BusGroup, name: str) -> None:
     with pytest.raises(MisuseError, match="is not a process name"):
-        await meeting.join(name)
-    one = await meeting.join("one")
+        await group.join(name)
+    one = await group.join("one")
     with pytest.raises(MisuseError, match="is not a process name"):
         one.bus.send(name, b"x")
 
@@ -68,16 +68,16 @@ async def test_invalid_names_are_refused(meeting: Meeting, name: str) -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"\0\xff\r\n\n", b"one two\nthree", bytes(range(256))])
-async def test_messages_are_arbitrary_bytes(meeting: Meeting, message: bytes) -> None:
-    one, two = await meeting.join("one"), await meeting.join("two")
+async def test_messages_are_arbitrary_bytes(group: BusGroup, message: bytes) -> None:
+    one, two = await group.join("one"), await group.join("two")
     assert one.send("two", message)
     one.bus.publish(message)
     await until(lambda: two.messages("one") == [message, message])
     assert not one.messages("two")
 
 
-async def test_send_reaches_one_and_publish_all_others(meeting: Meeting) -> None:
-    one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
+async def test_send_reaches_one_and_publish_all_others(group: BusGroup) -> None:
+    one, two, three = [await group.join(name) for name in ("one", "two", "three")]
     one.send("two", b"for two")
     one.bus.publish(b"for all")
     two.send("one", b"for one")
@@ -90,8 +90,8 @@ async def test_send_reaches_one_and_publish_all_others(meeting: Meeting) -> None
     assert not three.messages("two")
 
 
-async def test_ten_thousand_messages_arrive_once_in_order(meeting: Meeting) -> None:
-    one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
+async def test_ten_thousand_messages_arrive_once_in_order(group: BusGroup) -> None:
+    one, two, three = [await group.join(name) for name in ("one", "two", "three")]
     for number in range(5000):
         if number % 3:
             one.send("three", b"%d" % number)
@@ -107,8 +107,8 @@ async def test_ten_thousand_messages_arrive_once_in_order(meeting: Meeting) -> N
     assert two.messages("one") == expected[::3]
 
 
-async def test_large_and_small_messages_arrive_in_order(meeting: Meeting) -> None:
-    one, two = await meeting.join("one"), await meeting.join("two")
+async def test_large_and_small_messages_arrive_in_order(group: BusGroup) -> None:
+    one, two = await group.join("one"), await group.join("two")
     expected = []
     for number in range(6):
         expected += [bytes([number]) * 3 * MEGABYTE, b"%d" % number]
@@ -120,8 +120,8 @@ async def test_large_and_small_messages_arrive_in_order(meeting: Meeting) -> Non
     assert not one.lost_ones | two.lost_ones
 
 
-async def test_oversized_message_is_refused(meeting: Meeting) -> None:
-    one, two = await meeting.join("one"), await meeting.join("two")
+async def test_oversized_message_is_refused(group: BusGroup) -> None:
+    one, two = await group.join("one"), await group.join("two")
     largest = bytes(MAX_MESSAGE_BYTES)
     for call in (lambda: one.bus.send("two", largest + b"x"), lambda: one.bus.publish(largest + b"x")):
         with pytest.raises(MisuseError, match="in pieces"):
@@ -131,10 +131,10 @@ async def test_oversized_message_is_refused(meeting: Meeting) -> None:
     assert two.messages("one") == [largest]
 
 
-async def test_failing_listener_receives_next_message(meeting: Meeting) -> None:
+async def test_failing_listener_receives_next_message(group: BusGroup) -> None:
     failures = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
-    one, two = await meeting.join("one"), await meeting.join("two")
+    one, two = await group.join("one"), await group.join("two")
 
     def heard(sender: str, message: bytes) -> None:
         two.told.append(("heard", sender, message))
@@ -151,8 +151,8 @@ async def test_failing_listener_receives_next_message(meeting: Meeting) -> None:
 # --- end of a member ---------------------------------------------------------------------------------------
 
 
-async def test_leaving_is_reported_and_name_is_gone(meeting: Meeting) -> None:
-    one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
+async def test_leaving_is_reported_and_name_is_gone(group: BusGroup) -> None:
+    one, two, three = [await group.join(name) for name in ("one", "two", "three")]
     two.send("one", b"last words" + bytes(MEGABYTE))
     two.bus.publish(b"goodbye")
     await two.bus.close()
@@ -167,8 +167,8 @@ async def test_leaving_is_reported_and_name_is_gone(meeting: Meeting) -> None:
     assert one.lost_ones | three.lost_ones == {"two"}
 
 
-async def test_closed_bus_receives_nothing(meeting: Meeting) -> None:
-    one, two = await meeting.join("one"), await meeting.join("two")
+async def test_closed_bus_receives_nothing(group: BusGroup) -> None:
+    one, two = await group.join("one"), await group.join("two")
     for _ in range(100):
         two.send("one", b"x")  # which leaves with a delay
         one.send("two", b"y")
@@ -181,12 +181,12 @@ async def test_closed_bus_receives_nothing(meeting: Meeting) -> None:
     assert one.messages("two") == [b"x"] * 100
 
 
-async def test_bus_opens_once_and_closes_for_good(meeting: Meeting) -> None:
-    new = meeting.bus()
+async def test_bus_opens_once_and_closes_for_good(group: BusGroup) -> None:
+    new = group.bus()
     for call in (lambda: new.send("two", b"x"), lambda: new.publish(b"x")):
         with pytest.raises(MisuseError, match="not open yet"):
             call()
-    one, two = await meeting.join("one"), await meeting.join("two")
+    one, two = await group.join("one"), await group.join("two")
     with pytest.raises(MisuseError, match="open already"):
         await one.bus.open("other", one, IDENTITY)
     await one.bus.close()
@@ -201,10 +201,10 @@ async def test_bus_opens_once_and_closes_for_good(meeting: Meeting) -> None:
     assert not two.messages("one")
 
 
-async def test_process_rejoins_under_another_name(meeting: Meeting) -> None:
-    one, two = await meeting.join("one"), await meeting.join("two")
+async def test_process_rejoins_under_another_name(group: BusGroup) -> None:
+    one, two = await group.join("one"), await group.join("two")
     await two.bus.close()
-    again = await meeting.join("two-again")
+    again = await group.join("two-again")
     assert again.met_ones == {"one"}
     assert one.send("two-again", b"x")
     await until(lambda: again.messages("one") == [b"x"])
@@ -214,12 +214,12 @@ async def test_process_rejoins_under_another_name(meeting: Meeting) -> None:
 async def test_nothing_remains_after_all_leave(kind: str, tmp_path: Path) -> None:
     valkey()
     with nothing_left():
-        meeting = Meeting(kind, tmp_path)
-        one, two = await meeting.join("one"), await meeting.join("two")
+        group = BusGroup(kind, tmp_path)
+        one, two = await group.join("one"), await group.join("two")
         one.send("two", b"x")
         one.send("nobody", b"x")
         await until(lambda: two.messages("one"))
-        await meeting.leave()
+        await group.leave()
         await turns()
     assert not [*tmp_path.iterdir()]
     with valkey().client() as client:
@@ -229,9 +229,9 @@ async def test_nothing_remains_after_all_leave(kind: str, tmp_path: Path) -> Non
 # --- other processes ---------------------------------------------------------------------------------------
 
 
-async def test_messages_to_killed_process_are_reported_lost(meeting: Meeting) -> None:
-    one, other = await meeting.join("one"), await meeting.join("other")
-    peer = await meeting.start("peer")
+async def test_messages_to_killed_process_are_reported_lost(group: BusGroup) -> None:
+    one, other = await group.join("one"), await group.join("other")
+    peer = await group.start("peer")
     assert one.met_ones == {"peer", "other"}
     for number in range(100):
         one.send("peer", b"%d" % number)
@@ -242,17 +242,17 @@ async def test_messages_to_killed_process_are_reported_lost(meeting: Meeting) ->
     one.send("other", b"x")
     await until(lambda: other.messages("one") == [b"x"])
     assert one.lost_ones == {"peer"}
-    three = await meeting.join("three")
+    three = await group.join("three")
     assert three.met_ones == {"one", "other"}
 
 
-async def test_stalled_reader_is_dropped_and_notified(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_reader_is_dropped_and_notified(group: BusGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "PEER_TIMEOUT", 0.1)
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.1)
-    one = await meeting.join("one")
-    peer = await meeting.start("peer")
+    one = await group.join("one")
+    peer = await group.start("peer")
     peer.send_signal(signal.SIGSTOP)
-    late = await meeting.join("late")
+    late = await group.join("late")
     assert late.met_ones == {"one", "peer"}  # it is alive, though it does not respond
     sent = 0
     while "peer" not in one.lost_ones:
@@ -261,6 +261,6 @@ async def test_stalled_reader_is_dropped_and_notified(meeting: Meeting, monkeypa
         await asyncio.sleep(0)
     late.send("peer", b"from late")
     peer.send_signal(signal.SIGCONT)
-    heard_of = await said(peer, "lost one" if meeting.kind == "unix" else "lost None")
+    heard_of = await output_until(peer, "lost one" if group.kind == "unix" else "lost None")
     assert "lost late" not in heard_of
     await until(lambda: one.send("peer", b"again") and b"again" in one.messages("peer"))

@@ -9,7 +9,7 @@ from typing import cast
 from urllib.parse import quote
 
 import pytest
-from tests.contract.buses import IDENTITY, Listener, Meeting, judge
+from tests.contract.buses import IDENTITY, BusGroup, Listener, check_order
 from tests.contract.connections import turns, until
 from tests.contract.valkey import started, valkey
 from tests.faults.proxy import Proxy, proxied
@@ -24,10 +24,10 @@ from trunkline.stores.signed_frames import ALL, FrameSigner
 
 
 @pytest.fixture
-async def meeting(tmp_path: Path) -> AsyncIterator[Meeting]:
-    meeting = Meeting("redis", tmp_path)
-    yield meeting
-    await meeting.leave()
+async def group(tmp_path: Path) -> AsyncIterator[BusGroup]:
+    group = BusGroup("redis", tmp_path)
+    yield group
+    await group.leave()
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def index(listener: Listener, what: str, name: str | None, message: bytes = b"")
 # --- lost connections --------------------------------------------------------------------------------------
 
 
-async def test_connection_loss_is_reported_before_later_messages(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
-    one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+async def test_connection_loss_is_reported_before_later_messages(group: BusGroup, proxy: Proxy, prefix: str) -> None:
+    one, two = await group.join("one", at(proxy.port, prefix)), await group.join("two")
     proxy.reset()
     await until(lambda: None in one.lost_ones and "one" in two.lost_ones)
     assert one.send("two", b"here again")
@@ -63,13 +63,13 @@ async def test_connection_loss_is_reported_before_later_messages(meeting: Meetin
     assert index(one, "lost", None) < index(one, "heard", "two", b"welcome back")
 
 
-async def test_send_without_connection_is_reported_lost(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
-    one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+async def test_send_without_connection_is_reported_lost(group: BusGroup, proxy: Proxy, prefix: str) -> None:
+    one, two = await group.join("one", at(proxy.port, prefix)), await group.join("two")
     proxy.refusing = True
     proxy.reset()
     await until(lambda: one.send("two", b"nowhere") and "two" in one.lost_ones)
     one.bus.publish(b"nowhere")
-    late = await meeting.join("late")
+    late = await group.join("late")
     assert late.met_ones == {"two"}
     two.send("one", b"lost")
     await until(lambda: "one" in two.lost_ones)
@@ -80,10 +80,10 @@ async def test_send_without_connection_is_reported_lost(meeting: Meeting, proxy:
     assert not one.messages("two")
 
 
-async def test_no_loss_is_unreported_under_broken_connections(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
+async def test_no_loss_is_unreported_under_broken_connections(group: BusGroup, proxy: Proxy, prefix: str) -> None:
     async with proxied(valkey().port) as other:
-        one = await meeting.join("one", at(proxy.port, prefix))
-        two = await meeting.join("two", at(other.port, prefix))
+        one = await group.join("one", at(proxy.port, prefix))
+        two = await group.join("two", at(other.port, prefix))
         numbers = count()
         for turn in range(300):
             number = next(numbers)
@@ -108,35 +108,35 @@ async def test_no_loss_is_unreported_under_broken_connections(meeting: Meeting, 
         while not all_is_well():
             number = next(numbers)
             await asyncio.sleep(0.005)
-    missing = [judge(one.told, "two"), judge(two.told, "one")]
+    missing = [check_order(one.told, "two"), check_order(two.told, "one")]
     assert sum(missing) > 0
     assert {None, "two"} & one.lost_ones
     assert {None, "one"} & two.lost_ones
 
 
-async def test_lost_publisher_notifies_both_sides(meeting: Meeting, tmp_path: Path) -> None:
+async def test_lost_publisher_notifies_both_sides(group: BusGroup, tmp_path: Path) -> None:
     """Each side drops its work for the other when it learns of the loss, so the other must not wait for that."""
     server = started(tmp_path / "other")
     try:
         with server.client() as client:
-            two = await meeting.join("two", at(server.port, "x:"))
+            two = await group.join("two", at(server.port, "x:"))
             before = {known["id"] for known in client.client_list()}
-            one = await meeting.join("one", at(server.port, "x:"))
+            one = await group.join("one", at(server.port, "x:"))
             [publishing] = [new for new in client.client_list(_type="normal") if new["id"] not in before]
             client.client_kill_filter(_id=publishing["id"])
         await until(lambda: "one" in two.lost_ones)
         await until(lambda: one.lost_ones & {"two", None})
-        await meeting.leave()
+        await group.leave()
     finally:
         server.kill()
 
 
 async def test_late_loss_report_reaches_the_other_side(
-    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages of the other side since its return are dropped then, so it has to know."""
     monkeypatch.setattr(redis_bus, "LOSS_REPORT_INTERVAL", 3.0)
-    one, two = await meeting.join("one"), await meeting.join("two", at(proxy.port, prefix))
+    one, two = await group.join("one"), await group.join("two", at(proxy.port, prefix))
     proxy.refusing = True
     proxy.reset()
     await until(lambda: one.send("two", b"to no subscriber") and "two" in one.lost_ones)
@@ -148,23 +148,23 @@ async def test_late_loss_report_reaches_the_other_side(
     await until(lambda: ("lost", "one", b"") in two.told[sent:])
 
 
-async def test_silently_dead_connection_is_detected(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
-    one, two = await meeting.join("one", at(proxy.port, prefix, patience=0.1)), await meeting.join("two")
+async def test_silently_dead_connection_is_detected(group: BusGroup, proxy: Proxy, prefix: str) -> None:
+    one, two = await group.join("one", at(proxy.port, prefix, patience=0.1)), await group.join("two")
     proxy.half_open()
     await until(lambda: None in one.lost_ones)
     await until(lambda: two.send("one", b"x") and b"x" in one.messages("two"))
 
 
-async def test_peers_reconnect_after_redis_restart(meeting: Meeting, tmp_path: Path) -> None:
+async def test_peers_reconnect_after_redis_restart(group: BusGroup, tmp_path: Path) -> None:
     server = started(tmp_path / "other")
     try:
-        one, two = [await meeting.join(name, at(server.port, "x:")) for name in ("one", "two")]
+        one, two = [await group.join(name, at(server.port, "x:")) for name in ("one", "two")]
         server.kill()
         server.start()
         await until(lambda: None in one.lost_ones and None in two.lost_ones)
         await until(lambda: one.send("two", b"x") and b"x" in two.messages("one"))
         await until(lambda: two.send("one", b"x") and b"x" in one.messages("two"))
-        await meeting.leave()
+        await group.leave()
     finally:
         server.kill()
 
@@ -177,10 +177,10 @@ async def test_unreachable_redis_raises_unavailable(prefix: str) -> None:
 
 
 async def test_sending_above_limit_is_reported_and_bounded(
-    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "MAX_UNSENT_BYTES", 4 << 20)
-    one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+    one, two = await group.join("one", at(proxy.port, prefix)), await group.join("two")
     proxy.stall()
     for number in range(10):
         one.send("two", (b"%d" % number).ljust(1 << 20))
@@ -191,13 +191,13 @@ async def test_sending_above_limit_is_reported_and_bounded(
     await waiting
     numbers = count(10)
     await until(lambda: one.send("two", b"%d" % next(numbers)) and int((two.messages("one") or [b"0"])[-1]) >= 10)
-    assert judge(two.told, "one") >= 4
+    assert check_order(two.told, "one") >= 4
 
 
 async def test_retrying_sender_is_throttled_while_redis_is_down(
-    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, _ = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
+    one, _ = await group.join("one", at(proxy.port, prefix)), await group.join("two")
     tried: list[str | None] = []
 
     def again(name: str | None) -> None:
@@ -218,46 +218,46 @@ async def test_retrying_sender_is_throttled_while_redis_is_down(
 
 
 async def test_killed_peer_is_detected_without_messages(
-    meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
     with valkey().client() as client, client.pubsub() as silent:
         channels = redis_bus.Channels(prefix, IDENTITY)
         silent.subscribe(channels.for_peer("silent"), channels.all)
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 2)
-        one = await meeting.join("one", at(valkey().port, prefix, patience=0.1))
+        one = await group.join("one", at(valkey().port, prefix, patience=0.1))
         assert one.met_ones == {"silent"}
     await until(lambda: "silent" in one.lost_ones)
 
 
 async def test_connection_loss_while_joining_starts_over(
-    meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 1.0)
     channels = redis_bus.Channels(prefix, IDENTITY)
     with valkey().client() as client, client.pubsub(ignore_subscribe_messages=True) as silent:
         silent.subscribe(channels.for_peer("silent"))
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
-        joining = asyncio.ensure_future(meeting.join("one", at(proxy.port, prefix)))
+        joining = asyncio.ensure_future(group.join("one", at(proxy.port, prefix)))
         await until(silent.get_message)  # a hello, which gets no reply
         proxy.reset()
         one = await joining
         await until(lambda: None in one.lost_ones)
-        two = await meeting.join("two")
+        two = await group.join("two")
         await until(lambda: "two" in one.met_ones)
         assert one.send("two", b"first")
         await until(lambda: two.messages("one") == [b"first"])
 
 
 async def test_messages_before_hello_answer_are_reported_lost(
-    meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
     channels, silent = redis_bus.Channels(prefix, IDENTITY), FrameSigner(IDENTITY, "silent")
     with valkey().client() as client, client.pubsub() as listening:
         listening.subscribe(channels.for_peer("silent"))
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
-        one = await meeting.join("one")
+        one = await group.join("one")
         client.publish(channels.all, silent.sign(ALL, b"m", b"it may be a replay"))
         client.publish(channels.for_peer("one"), silent.sign("one", b"y"))
         client.publish(channels.all, silent.sign(ALL, b"m", b"it is none"))
@@ -266,7 +266,7 @@ async def test_messages_before_hello_answer_are_reported_lost(
     assert not one.rejections
 
 
-async def test_foreign_subscriber_is_not_a_peer(meeting: Meeting, prefix: str) -> None:
+async def test_foreign_subscriber_is_not_a_peer(group: BusGroup, prefix: str) -> None:
     start = redis_bus.Channels(prefix, IDENTITY).peer_prefix
     with valkey().client() as client, client.pubsub() as stranger:
         names = [
@@ -278,22 +278,22 @@ async def test_foreign_subscriber_is_not_a_peer(meeting: Meeting, prefix: str) -
         ]
         stranger.subscribe(*names)
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == len(names))
-        one = await meeting.join("one")
+        one = await group.join("one")
     assert not one.told
 
 
-async def test_departed_peers_are_remembered_up_to_a_limit(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_departed_peers_are_remembered_up_to_a_limit(group: BusGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_bus, "MAX_DEPARTED", 2)
-    one = await meeting.join("one")
+    one = await group.join("one")
     for name in ("a", "b", "c"):
-        await (await meeting.join(name)).bus.close()
+        await (await group.join(name)).bus.close()
     await until(lambda: one.lost_ones == {"a", "b", "c"})
     assert [one.send(name, b"x") for name in ("a", "b", "c")] == [True, False, False]
 
 
-async def test_processes_with_other_prefixes_are_separate(meeting: Meeting, prefix: str) -> None:
-    one = await meeting.join("one", at(valkey().port, f"{prefix}a:"))
-    two = await meeting.join("two", at(valkey().port, f"{prefix}b:"))
+async def test_processes_with_other_prefixes_are_separate(group: BusGroup, prefix: str) -> None:
+    one = await group.join("one", at(valkey().port, f"{prefix}a:"))
+    two = await group.join("two", at(valkey().port, f"{prefix}b:"))
     one.bus.publish(b"x")
     one.send("two", b"x")
     await until(lambda: "two" in one.lost_ones)

@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import pytest
 import uvloop
-from tests.contract.commit_load import Storm, judge, walk
+from tests.contract.commit_load import CommitProcess, check_commits, walk
 from tests.contract.connections import turns, until
-from tests.contract.stores import Place, lease
+from tests.contract.stores import SharedStore, lease
 from tests.contract.valkey import started, valkey
 from tests.faults.proxy import Proxy, proxied
 from tests.limits import PATIENCE
@@ -29,8 +29,8 @@ SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noevi
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place("redis", tmp_path)
+async def place(tmp_path: Path) -> AsyncIterator[SharedStore]:
+    place = SharedStore("redis", tmp_path)
     yield place
     await place.leave()
 
@@ -69,21 +69,21 @@ def keys(prefix: str) -> set[str]:
 async def test_reported_commits_survive_killed_redis(tmp_path: Path) -> None:
     server = started(tmp_path, **SAFE)
     where = server.url
-    one, two = await asyncio.gather(Storm.begin(where, "one"), Storm.begin(where, "two"))
+    one, two = await asyncio.gather(CommitProcess.begin(where, "one"), CommitProcess.begin(where, "two"))
     await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
     server.kill()
     await asyncio.gather(one.hear(), two.hear())
     assert [await storm.process.wait() for storm in (one, two)] == [0, 0]
     assert all(storm.said[-1].startswith("!") for storm in (one, two))
     store = await opened(server.start().url)
-    await judge(store, one, two)
+    await check_commits(store, one, two)
     await store.close()
     server.kill()
 
 
 async def test_two_processes_share_redis(tmp_path: Path) -> None:
     server = started(tmp_path)
-    one, two = await asyncio.gather(Storm.begin(server.url, "one"), Storm.begin(server.url, "two"))
+    one, two = await asyncio.gather(CommitProcess.begin(server.url, "one"), CommitProcess.begin(server.url, "two"))
     await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
     await one.kill()
     heard = len(two.said)
@@ -92,7 +92,7 @@ async def test_two_processes_share_redis(tmp_path: Path) -> None:
     assert one.counted > 0
     assert two.counted > 0
     store = await opened(server.url)
-    await judge(store, one, two)
+    await check_commits(store, one, two)
     await store.close()
     server.kill()
 
@@ -168,7 +168,7 @@ async def test_no_call_waits_longer_than_patience(proxy: Proxy, prefix: str) -> 
         await store.get(KEY)  # nor when there is no connection to be had
     assert time.monotonic() - began >= 2 * 0.2
     proxy.go_on()
-    await again(store)
+    await reconnected(store)
     await store.close()
 
 
@@ -189,7 +189,7 @@ def test_suspended_process_does_not_time_out_store(prefix: str) -> None:
         assert runner.run(kept()) is None
 
 
-async def again(store: RedisStore) -> None:
+async def reconnected(store: RedisStore) -> None:
     """Wait until a store has reconnected."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -265,7 +265,7 @@ def flush_scripts() -> None:
         client.script_flush()
 
 
-async def test_lost_script_is_resent_in_commit_order(place: Place) -> None:
+async def test_lost_script_is_resent_in_commit_order(place: SharedStore) -> None:
     store = await place.enter()
     flush_scripts()
     versions = await asyncio.gather(*(store.commit([Put(KEY, b"%d" % n)]) for n in range(50)))
@@ -299,7 +299,7 @@ async def test_script_that_redis_drops_is_not_resent_forever(prefix: str) -> Non
     await store.close()
 
 
-async def test_commits_of_one_iteration_are_one_write(place: Place) -> None:
+async def test_commits_of_one_iteration_are_one_write(place: SharedStore) -> None:
     store = await place.enter()
     with valkey().client() as client:
         before = client.info("stats")["total_reads_processed"]
@@ -351,7 +351,7 @@ async def test_expiry_uses_the_clock_of_redis(prefix: str) -> None:
         await store.close()
 
 
-async def test_versions_grow_after_empty_home_and_clock_reset(place: Place) -> None:
+async def test_versions_grow_after_empty_home_and_clock_reset(place: SharedStore) -> None:
     store = await place.enter()
     before = await store.commit([Put(KEY, b"x")])
     await store.commit([Delete(KEY)])
@@ -363,7 +363,7 @@ async def test_versions_grow_after_empty_home_and_clock_reset(place: Place) -> N
 # --- leftovers -------------------------------------------------------------------------------------------
 
 
-async def sweeps(place: Place, store: Store, times: int = 15) -> None:
+async def sweeps(place: SharedStore, store: Store, times: int = 15) -> None:
     """Let minutes pass, with an action in each."""
     assert isinstance(store, RedisStore)
     for _ in range(times):
@@ -373,7 +373,7 @@ async def sweeps(place: Place, store: Store, times: int = 15) -> None:
 
 
 @pytest.mark.row("D01")
-async def test_ended_homes_leave_nothing(place: Place, prefix: str) -> None:
+async def test_ended_homes_leave_nothing(place: SharedStore, prefix: str) -> None:
     store, now = await place.enter(), place.clock.now()
     lease(await store.acquire("session/leased", "us", 30))
     await store.commit([Put("session/ended", b"", expires=now + 30), Put("session/ended/x", b"", expires=now + 200)])
@@ -393,7 +393,7 @@ async def test_ended_homes_leave_nothing(place: Place, prefix: str) -> None:
     assert keys(prefix) == {"{homes}:schema"}
 
 
-async def test_home_written_during_removal_is_found(place: Place) -> None:
+async def test_home_written_during_removal_is_found(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     assert isinstance(ours, RedisStore)
     assert ours._client is not None
@@ -410,7 +410,7 @@ async def test_home_written_during_removal_is_found(place: Place) -> None:
     assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == homes
 
 
-async def test_known_home_is_registered_again_before_removal(place: Place) -> None:
+async def test_known_home_is_registered_again_before_removal(place: SharedStore) -> None:
     store, dues = await place.enter(), list[float]()
     assert isinstance(store, RedisStore)
     for seconds in (1, 5, 15, 25, 700):

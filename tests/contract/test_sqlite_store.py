@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.commit_load import Storm, judge
+from tests.contract.commit_load import CommitProcess, check_commits
 from tests.contract.connections import until
-from tests.contract.stores import Place, lease
+from tests.contract.stores import SharedStore, lease
 from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
@@ -24,8 +24,8 @@ KEY = "session/1/state"
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place("sqlite", tmp_path)
+async def place(tmp_path: Path) -> AsyncIterator[SharedStore]:
+    place = SharedStore("sqlite", tmp_path)
     yield place
     await place.leave()
 
@@ -61,9 +61,9 @@ def change(path: Path, *statements: str) -> None:
 # --- other processes, and kills --------------------------------------------------------------------------
 
 
-async def judge_file(path: Path, *storms: Storm) -> None:
+async def check_file(path: Path, *storms: CommitProcess) -> None:
     store = await opened(path)
-    await judge(store, *storms)
+    await check_commits(store, *storms)
     await store.close()
 
 
@@ -75,16 +75,16 @@ def rows_of(path: Path) -> list[Item]:
 async def test_reported_commits_survive_kill_9(path: Path) -> None:
     storms = []
     for number in range(3):  # each finds the state that the last one left
-        storm = await Storm.begin(path, f"life {number}")
+        storm = await CommitProcess.begin(path, f"life {number}")
         await storm.hear(lambda storm=storm: len(storm.said) >= 400)
         await storm.kill()
         assert len(storm.kept) > 100
         storms.append(storm)
-        await judge_file(path, *storms)
+        await check_file(path, *storms)
 
 
 async def test_two_processes_share_a_file(path: Path) -> None:
-    one, two = await asyncio.gather(Storm.begin(path, "one"), Storm.begin(path, "two"))
+    one, two = await asyncio.gather(CommitProcess.begin(path, "one"), CommitProcess.begin(path, "two"))
     await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
     await one.kill()
     heard = len(two.said)
@@ -92,16 +92,16 @@ async def test_two_processes_share_a_file(path: Path) -> None:
     await two.kill()
     assert one.counted > 0
     assert two.counted > 0
-    await judge_file(path, one, two)
+    await check_file(path, one, two)
 
 
 @pytest.mark.row("D02")
 async def test_full_disk_is_reported_and_data_stays(path: Path) -> None:
-    storm = await Storm.begin(path, "one", 2_000_000)
+    storm = await CommitProcess.begin(path, "one", 2_000_000)
     await storm.hear()
     assert await storm.process.wait() == 0
     assert [line for line in storm.said if line.startswith("!")]
-    await judge_file(path, storm)
+    await check_file(path, storm)
 
 
 @pytest.mark.row("D02")
@@ -194,7 +194,7 @@ async def test_concurrent_creation_of_a_file_succeeds(path: Path) -> None:
 # --- watches and sweeps ----------------------------------------------------------------------------------
 
 
-async def test_slow_watcher_learns_that_any_key_may_have_changed(place: Place, path: Path) -> None:
+async def test_slow_watcher_learns_that_any_key_may_have_changed(place: SharedStore, path: Path) -> None:
     store = await place.enter()
     told: list[frozenset[str] | None] = []
     store.watch("session/1/", told.append)
@@ -208,7 +208,7 @@ async def test_slow_watcher_learns_that_any_key_may_have_changed(place: Place, p
     assert told == [None, {"session/1/state"}]
 
 
-async def test_sweep_prunes_oldest_changes(place: Place, path: Path) -> None:
+async def test_sweep_prunes_oldest_changes(place: SharedStore, path: Path) -> None:
     store = await place.enter()
     old = await store.commit([Put(KEY, b"x")])
     change(path, f"UPDATE state SET last = last + {CHANGE_HISTORY}")
@@ -219,7 +219,7 @@ async def test_sweep_prunes_oldest_changes(place: Place, path: Path) -> None:
     assert new - CHANGE_HISTORY >= old
 
 
-async def test_changes_are_pruned_between_sweeps(place: Place, path: Path) -> None:
+async def test_changes_are_pruned_between_sweeps(place: SharedStore, path: Path) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x")])
     change(path, f"UPDATE state SET last = {2 * CHANGE_HISTORY - 1}")
@@ -229,7 +229,7 @@ async def test_changes_are_pruned_between_sweeps(place: Place, path: Path) -> No
     assert rows(path, "SELECT last, pruned FROM state") == [(new, CHANGE_HISTORY)]
 
 
-async def test_watch_continues_after_failed_poll(place: Place, path: Path) -> None:
+async def test_watch_continues_after_failed_poll(place: SharedStore, path: Path) -> None:
     store = await place.enter()
     told: list[frozenset[str] | None] = []
     store.watch("", told.append)
@@ -241,7 +241,7 @@ async def test_watch_continues_after_failed_poll(place: Place, path: Path) -> No
     assert told == [{KEY}]
 
 
-async def test_sweep_deletes_expired_items_in_batches(place: Place, path: Path) -> None:
+async def test_sweep_deletes_expired_items_in_batches(place: SharedStore, path: Path) -> None:
     store, soon = await place.enter(), place.clock.now() + 30
     per_commit = 1000
     for batch in range(SWEEP_BATCH // per_commit + 1):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.connections import turns, until
-from tests.contract.stores import STORES, Place, lease
+from tests.contract.stores import STORES, SharedStore, lease
 
 from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.shared_values import IDENTITY, load_identity, read_identity
@@ -19,14 +19,14 @@ KEY = "session/1/state"
 
 
 @pytest.fixture(params=STORES)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SharedStore]:
+    place = SharedStore(request.param, tmp_path)
     yield place
     await place.leave()
 
 
 @pytest.fixture
-async def store(place: Place) -> Store:
+async def store(place: SharedStore) -> Store:
     return await place.enter()
 
 
@@ -231,7 +231,7 @@ async def test_commits_of_several_iterations_are_ordered(store: Store) -> None:
     assert await value(store, KEY) == b"19"
 
 
-async def test_concurrent_updates_are_not_lost(place: Place) -> None:
+async def test_concurrent_updates_are_not_lost(place: SharedStore) -> None:
     stores = [await place.enter(), await place.enter()]
 
     async def count_up(store: Store, times: int) -> int:
@@ -251,7 +251,7 @@ async def test_concurrent_updates_are_not_lost(place: Place) -> None:
     assert (sum(conflicts) > 0) is (place.kind != "memory")  # without an await, no other write comes in between
 
 
-async def test_concurrent_creation_has_one_winner(place: Place) -> None:
+async def test_concurrent_creation_has_one_winner(place: SharedStore) -> None:
     stores = [await place.enter(), await place.enter()]
     made = await outcomes(*(stores[n % 2].commit([Put("once/us/key", b"%d" % n, version=ABSENT)]) for n in range(50)))
     winners = [number for number, outcome in enumerate(made) if isinstance(outcome, int)]
@@ -260,7 +260,7 @@ async def test_concurrent_creation_has_one_winner(place: Place) -> None:
     assert await value(stores[0], "once/us/key") == b"%d" % winners[0]
 
 
-async def test_commit_is_visible_to_all_processes(place: Place) -> None:
+async def test_commit_is_visible_to_all_processes(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     for number in range(20):
         await ours.commit([Put(KEY, b"%d" % number)])
@@ -343,7 +343,7 @@ async def test_scan_of_ten_thousand_keys(store: Store) -> None:
 # --- expiry ----------------------------------------------------------------------------------------------
 
 
-async def test_expired_item_is_invisible_at_once(place: Place) -> None:
+async def test_expired_item_is_invisible_at_once(place: SharedStore) -> None:
     store, now = await place.enter(), place.clock.now()
     version = await store.commit([Put("session/1/a", b"a", expires=now + 10), Put("session/1/b", b"b")])
     place.clock.advance(9.999)
@@ -360,7 +360,7 @@ async def test_expired_item_is_invisible_at_once(place: Place) -> None:
     assert await store.get("session/1/a") == Item("session/1/a", b"new", again)
 
 
-async def test_put_extends_expiry(place: Place) -> None:
+async def test_put_extends_expiry(place: SharedStore) -> None:
     store = await place.enter()
     for _ in range(5):
         await store.commit([Put(KEY, b"x", expires=place.clock.now() + 3600)])
@@ -380,7 +380,7 @@ async def settled(store: Store) -> None:
         await turns()
 
 
-async def test_put_can_shorten_expiry(place: Place) -> None:
+async def test_put_can_shorten_expiry(place: SharedStore) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x", expires=place.clock.now() + 3600)])
     await store.commit([Put(KEY, b"x", expires=place.clock.now() + 10)])
@@ -388,7 +388,7 @@ async def test_put_can_shorten_expiry(place: Place) -> None:
     assert await store.get(KEY) is None
 
 
-async def test_expiry_in_the_past_deletes(place: Place) -> None:
+async def test_expiry_in_the_past_deletes(place: SharedStore) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x", expires=place.clock.now())])
     assert await store.get(KEY) is None
@@ -397,7 +397,7 @@ async def test_expiry_in_the_past_deletes(place: Place) -> None:
 # --- leases ----------------------------------------------------------------------------------------------
 
 
-async def test_lease_has_one_holder_and_growing_tokens(place: Place) -> None:
+async def test_lease_has_one_holder_and_growing_tokens(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     first = lease(await ours.acquire("session/1", "us", 10))
     assert (first.holder, first.expires) == ("us", place.clock.now() + 10)
@@ -410,7 +410,7 @@ async def test_lease_has_one_holder_and_growing_tokens(place: Place) -> None:
     assert first.token < second.token < third.token
 
 
-async def test_renewed_lease_lasts(place: Place) -> None:
+async def test_renewed_lease_lasts(place: SharedStore) -> None:
     store = await place.enter()
     held = lease(await store.acquire("session/1", "us", 10))
     for _ in range(5):
@@ -426,7 +426,7 @@ async def test_renewed_lease_lasts(place: Place) -> None:
     assert await store.get(KEY) is None
 
 
-async def test_writes_of_old_holder_are_fenced_after_takeover(place: Place) -> None:
+async def test_writes_of_old_holder_are_fenced_after_takeover(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     old = lease(await ours.acquire("session/1", "us", 10))
     await ours.commit([Put(KEY, b"ours")], fence=old)
@@ -466,7 +466,7 @@ async def test_takeover_orders_between_commits_of_one_iteration(store: Store) ->
     await store.commit([Put(KEY, b"new")], fence=new)
 
 
-async def test_clock_going_back_extends_leases_without_double_grant(place: Place) -> None:
+async def test_clock_going_back_extends_leases_without_double_grant(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     held = lease(await ours.acquire("session/1", "us", 10))
     place.clock.advance(-3600)
@@ -490,7 +490,7 @@ async def test_released_lease_is_fenced(store: Store) -> None:
     assert await store.get(KEY) is None
 
 
-async def test_acquire_over_token_takes_only_from_that_holder(place: Place) -> None:
+async def test_acquire_over_token_takes_only_from_that_holder(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     gone = lease(await ours.acquire("session/1", "gone", 10))
     found = await theirs.acquire("session/1", "them", 10)
@@ -507,7 +507,7 @@ async def test_acquire_over_token_takes_only_from_that_holder(place: Place) -> N
     await theirs.commit([Put(KEY, b"theirs")], fence=new)
 
 
-async def test_acquire_over_token_grants_free_lease(place: Place) -> None:
+async def test_acquire_over_token_grants_free_lease(place: SharedStore) -> None:
     store = await place.enter()
     first = lease(await store.acquire("session/1", "us", 10, over=7))
     place.clock.advance(10)
@@ -515,7 +515,7 @@ async def test_acquire_over_token_grants_free_lease(place: Place) -> None:
     assert second.token > first.token
 
 
-async def test_concurrent_acquire_over_one_token_has_one_winner(place: Place) -> None:
+async def test_concurrent_acquire_over_one_token_has_one_winner(place: SharedStore) -> None:
     stores = [await place.enter(), await place.enter()]
     gone = lease(await stores[0].acquire("session/1", "gone", 10))
     asked = [stores[n % 2].acquire("session/1", f"holder {n}", 10, over=gone.token) for n in range(30)]
@@ -526,7 +526,7 @@ async def test_concurrent_acquire_over_one_token_has_one_winner(place: Place) ->
     ] * 29
 
 
-async def test_concurrent_acquire_has_one_winner(place: Place) -> None:
+async def test_concurrent_acquire_has_one_winner(place: SharedStore) -> None:
     stores = [await place.enter(), await place.enter()]
     asked = [stores[number % 2].acquire("session/1", f"holder {number}", 10) for number in range(30)]
     given = await asyncio.gather(*asked)
@@ -554,7 +554,7 @@ async def test_acquire_commits_its_writes_under_the_token_of_the_lease(store: St
     assert version > held.token
 
 
-async def test_acquire_of_a_held_lease_writes_nothing(place: Place) -> None:
+async def test_acquire_of_a_held_lease_writes_nothing(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     held = lease(await ours.acquire("session/1", "us", 10))
     refused = await theirs.acquire("session/1", "them", 10, writes=[Put(KEY, b"theirs")])
@@ -564,7 +564,7 @@ async def test_acquire_of_a_held_lease_writes_nothing(place: Place) -> None:
     assert [(item.value, item.version) for item in await walk(ours)] == [(b"theirs", taken.token)]
 
 
-async def test_acquire_with_version_conflict_grants_nothing(place: Place) -> None:
+async def test_acquire_with_version_conflict_grants_nothing(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     version = await ours.commit([Put(KEY, b"there")])
     for writes in ([Put(KEY, b"x", version=ABSENT)], [Put("session/1/b", b"x"), Delete(KEY, version=version + 1)]):
@@ -581,7 +581,7 @@ async def test_acquire_with_version_conflict_grants_nothing(place: Place) -> Non
     assert await theirs.renew(held, 10) == held  # and leaves the lease with its holder
 
 
-async def test_concurrent_acquire_with_writes_has_one_winner(place: Place) -> None:
+async def test_concurrent_acquire_with_writes_has_one_winner(place: SharedStore) -> None:
     stores = [await place.enter(), await place.enter()]
     asked = [
         stores[n % 2].acquire("session/1", f"holder {n}", 10, writes=[Put(KEY, str(n).encode())]) for n in range(30)
@@ -596,7 +596,7 @@ async def test_concurrent_acquire_with_writes_has_one_winner(place: Place) -> No
 # --- watches ---------------------------------------------------------------------------------------------
 
 
-class Told:
+class WatchRecorder:
     """The calls of a watch."""
 
     def __init__(self) -> None:
@@ -611,7 +611,7 @@ class Told:
 
 
 async def test_watch_reports_writes_and_deletions_after_commit(store: Store) -> None:
-    told, read = Told(), list[asyncio.Task[Item | None]]()
+    told, read = WatchRecorder(), list[asyncio.Task[Item | None]]()
     store.watch("session/1/", told)
     store.watch("session/1/a", lambda _: read.append(asyncio.ensure_future(store.get("session/1/a"))))
     await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
@@ -624,9 +624,9 @@ async def test_watch_reports_writes_and_deletions_after_commit(store: Store) -> 
     await until(lambda: told.keys == {"session/1/b"})
 
 
-async def test_watch_reports_writes_of_acquire(place: Place) -> None:
+async def test_watch_reports_writes_of_acquire(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
-    near, far = Told(), Told()
+    near, far = WatchRecorder(), WatchRecorder()
     ours.watch("session/1/", near)
     theirs.watch("session/1/", far)
     await ours.acquire("session/1", "us", 10, writes=[Put(KEY, b"x"), Delete("session/1/b")])
@@ -635,7 +635,7 @@ async def test_watch_reports_writes_of_acquire(place: Place) -> None:
 
 
 async def test_watch_callback_never_runs_within_a_call(store: Store) -> None:
-    told = Told()
+    told = WatchRecorder()
     store.watch("session/", told)
     await store.commit([Put(KEY, b"x")])
     assert told.calls == []
@@ -643,17 +643,17 @@ async def test_watch_callback_never_runs_within_a_call(store: Store) -> None:
 
 
 async def test_changes_of_one_iteration_share_one_callback(store: Store) -> None:
-    told = Told()
+    told = WatchRecorder()
     store.watch("", told)
     await asyncio.gather(*(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(100)))
     await until(lambda: len(told.keys) == 100)
     assert len(told.calls) < 10
 
 
-async def test_watch_reports_changes_of_other_processes(place: Place) -> None:
+async def test_watch_reports_changes_of_other_processes(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     await theirs.commit([Put("session/1/early", b"x")])
-    told = Told()
+    told = WatchRecorder()
     ours.watch("session/1/", told)
     await theirs.commit([Put("session/1/a", b"x")])
     await theirs.commit([Delete("session/1/a"), Put("session/1/b", b"x")])
@@ -662,7 +662,7 @@ async def test_watch_reports_changes_of_other_processes(place: Place) -> None:
 
 
 async def test_closed_watch_gets_no_callbacks(store: Store) -> None:
-    told, others = Told(), Told()
+    told, others = WatchRecorder(), WatchRecorder()
     watch = store.watch("session/", told)
     store.watch("session/", others)
     await store.commit([Put(KEY, b"x")])
@@ -679,7 +679,7 @@ async def test_closed_watch_gets_no_callbacks(store: Store) -> None:
 async def test_watch_callback_may_close_watches_or_fail(store: Store) -> None:
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    told, never = Told(), Told()
+    told, never = WatchRecorder(), WatchRecorder()
 
     def fails(_: frozenset[str] | None) -> None:
         closed.close()
@@ -697,7 +697,7 @@ async def test_watch_callback_may_close_watches_or_fail(store: Store) -> None:
 # --- close -----------------------------------------------------------------------------------------------
 
 
-async def test_close_finishes_pending_calls(place: Place) -> None:
+async def test_close_finishes_pending_calls(place: SharedStore) -> None:
     store = await place.enter()
     calls = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(50)]
     await asyncio.sleep(0)
@@ -708,7 +708,7 @@ async def test_close_finishes_pending_calls(place: Place) -> None:
 
 
 async def test_closed_store_raises_unavailable(store: Store) -> None:
-    told = Told()
+    told = WatchRecorder()
     store.watch("", told)
     held = lease(await store.acquire("session/1", "us", 10))
     await store.close()
@@ -730,7 +730,7 @@ async def test_closed_store_raises_unavailable(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_store_must_be_opened_and_stays_closed(kind: str, tmp_path: Path) -> None:
-    place = Place(kind, tmp_path)
+    place = SharedStore(kind, tmp_path)
     store = STORES[kind](tmp_path, place.clock)
     for call in (store.get(KEY), store.commit([Put(KEY, b"x")])):
         with pytest.raises(MisuseError, match="not open yet"):
@@ -749,7 +749,7 @@ async def test_store_must_be_opened_and_stays_closed(kind: str, tmp_path: Path) 
 
 @pytest.mark.row("D01")
 async def test_sweep_frees_memory_of_expired_items(tmp_path: Path) -> None:
-    place = Place("memory", tmp_path)
+    place = SharedStore("memory", tmp_path)
     store = await place.enter()
 
     async def visit(number: int) -> None:
@@ -772,7 +772,7 @@ async def test_sweep_frees_memory_of_expired_items(tmp_path: Path) -> None:
 
 
 async def test_extended_and_deleted_items_leave_no_queue_entries(tmp_path: Path) -> None:
-    place = Place("memory", tmp_path)
+    place = SharedStore("memory", tmp_path)
     store = await place.enter()
     tracemalloc.start()
     try:
@@ -796,7 +796,7 @@ async def test_extended_and_deleted_items_leave_no_queue_entries(tmp_path: Path)
 # --- identity --------------------------------------------------------------------------------------------
 
 
-async def test_processes_agree_on_store_identity(place: Place) -> None:
+async def test_processes_agree_on_store_identity(place: SharedStore) -> None:
     stores = [await place.enter() for _ in range(4)]
     assert await read_identity(stores[0]) is None
     found = await asyncio.gather(*(load_identity(store, 7.0 + number) for number, store in enumerate(stores)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from tests.contract.buses import IDENTITY, Listener, Meeting, judge
+from tests.contract.buses import IDENTITY, BusGroup, Listener, check_order
 from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
 from tests.processes import nothing_left
@@ -28,10 +28,10 @@ OTHER = StoreIdentity("fedcba9876543210", IDENTITY.secret, 0.0)
 
 
 @pytest.fixture
-async def meeting(tmp_path: Path) -> AsyncIterator[Meeting]:
-    meeting = Meeting("unix", tmp_path)
-    yield meeting
-    await meeting.leave()
+async def group(tmp_path: Path) -> AsyncIterator[BusGroup]:
+    group = BusGroup("unix", tmp_path)
+    yield group
+    await group.leave()
 
 
 @pytest.fixture
@@ -93,16 +93,16 @@ def test_socket_folder_moves_to_tmp_for_long_paths(tmp_path: Path) -> None:
 
 async def test_bus_with_long_path_works_and_cleans_up(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 80)
-    meeting = Meeting("unix", deep)
-    one, two = await meeting.join("one"), await meeting.join("two")
+    group = BusGroup("unix", deep)
+    one, two = await group.join("one"), await group.join("two")
     one.send("two", b"x")
     await until(lambda: two.messages("one"))
-    await meeting.leave()
+    await group.leave()
     assert not socket_folder(deep / "store.db", IDENTITY).exists()
 
 
-async def test_folder_and_sockets_are_private(meeting: Meeting, folder: Path) -> None:
-    await meeting.join("one")
+async def test_folder_and_sockets_are_private(group: BusGroup, folder: Path) -> None:
+    await group.join("one")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [(place.name, stat.S_IMODE(place.stat().st_mode)) for place in folder.iterdir()] == [("one", 0o600)]
 
@@ -128,14 +128,14 @@ async def test_uncreatable_folder_raises_unavailable() -> None:
         await UnixBus(Path("/nowhere/store.db")).open("one", Listener(), IDENTITY)
 
 
-async def test_sockets_of_dead_processes_are_removed(meeting: Meeting, folder: Path) -> None:
+async def test_sockets_of_dead_processes_are_removed(group: BusGroup, folder: Path) -> None:
     folder.mkdir(0o700)
     for name in ("dead", "+dead", "+new", ".later"):
         with socket.socket(socket.AF_UNIX) as line:
             line.bind(str(folder / name))
     os.utime(folder / "+dead", (0, 0))
     (folder / "a-file").touch()
-    one = await meeting.join("one")
+    one = await group.join("one")
     assert not one.met_ones
     (folder / ".later").rename(folder / "later")
     assert not one.send("later", b"x")
@@ -144,10 +144,10 @@ async def test_sockets_of_dead_processes_are_removed(meeting: Meeting, folder: P
         (folder / name).unlink()
 
 
-async def test_join_races_removal_of_folder(meeting: Meeting) -> None:
+async def test_join_races_removal_of_folder(group: BusGroup) -> None:
     async def come_and_go(name: str) -> None:
         for number in range(30):
-            listener = await meeting.join(f"{name}-{number}")
+            listener = await group.join(f"{name}-{number}")
             await listener.bus.close()
 
     await asyncio.gather(*map(come_and_go, ("a", "b", "c")))
@@ -165,26 +165,24 @@ def test_messages_are_whole_for_any_chunking(size: int) -> None:
     assert not frames.is_oversized
 
 
-async def test_overloaded_reader_loses_messages_and_both_know(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_overloaded_reader_loses_messages_and_both_know(group: BusGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MAX_UNSENT_BYTES", 300_000)
-    one, two = await meeting.join("one"), await meeting.join("two")
+    one, two = await group.join("one"), await group.join("two")
     numbers = count()
     for size in [1_000, 1_000, 20_000] * 10:
         for number in islice(numbers, 100):
             one.send("two", (b"%d" % number).ljust(size))
         await turns()
     await until(lambda: one.send("two", b"%d" % next(numbers)) and int(two.messages("one")[-1]) >= 3000)
-    assert 100 < judge(two.told, "one") < 2000
+    assert 100 < check_order(two.told, "one") < 2000
     assert one.lost_ones == {"two"}
 
 
-async def test_stalled_reader_blocks_no_sender(meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_reader_blocks_no_sender(group: BusGroup, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "STALL_TIMEOUT", 0.05)
     monkeypatch.setattr(unix_bus, "PEER_TIMEOUT", 0.02)
     with listening(folder / "stopped") as stopped:
-        one, two = await meeting.join("one"), await meeting.join("two")
+        one, two = await group.join("one"), await group.join("two")
         assert one.met_ones == {"stopped", "two"}
         one.bus.publish(bytes(4 << 20))
         assert not one.lost_ones
@@ -223,10 +221,10 @@ def test_connection_reset_while_opening_is_closed_once(
     assert [line.fileno() for line in dialled] == [-1]
 
 
-async def test_unreachable_peer_is_not_gone(meeting: Meeting, folder: Path) -> None:
+async def test_unreachable_peer_is_not_gone(group: BusGroup, folder: Path) -> None:
     with ExitStack() as callers, listening(folder / "full"):
         fill(folder / "full", callers)
-        one = await meeting.join("one")
+        one = await group.join("one")
         assert one.met_ones == {"full"}
         before = len(one.told)
         for _ in range(100):
@@ -239,12 +237,12 @@ async def test_unreachable_peer_is_not_gone(meeting: Meeting, folder: Path) -> N
 
 
 async def test_unreachable_peer_learns_of_loss_on_reconnect(
-    meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
+    group: BusGroup, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages of that time were dropped when the other side learnt of the loss, so it must not wait for them."""
     monkeypatch.setattr(links, "MAX_UNSENT_BYTES", 1000)
     monkeypatch.setattr(unix_bus, "LOSS_REPORT_INTERVAL", 1.0)
-    one, two = await meeting.join("one"), await meeting.join("two")
+    one, two = await group.join("one"), await group.join("two")
     (folder / "two").rename(folder / ".two")
     (folder / "two").symlink_to(folder / "two")  # connecting to it fails, and not because the process has gone
     for _ in range(3):
@@ -261,8 +259,8 @@ async def test_unreachable_peer_learns_of_loss_on_reconnect(
     assert ("lost", "one", b"") in two.told[sent : index(two, "heard", "one", b"x")]
 
 
-async def test_newest_connection_of_a_process_counts(meeting: Meeting, folder: Path) -> None:
-    one = await meeting.join("one")
+async def test_newest_connection_of_a_process_counts(group: BusGroup, folder: Path) -> None:
+    one = await group.join("one")
     signer = FrameSigner(IDENTITY, "other")
     first, second, third = [
         [add_length_prefix(signer.sign("one", text)) for text in (b"", b"%d" % n)] for n in range(3)
@@ -284,8 +282,8 @@ async def test_newest_connection_of_a_process_counts(meeting: Meeting, folder: P
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", add_length_prefix(b"no hello"), add_length_prefix(b"")])
-async def test_foreign_client_is_disconnected(meeting: Meeting, folder: Path, said: bytes) -> None:
-    one = await meeting.join("one")
+async def test_foreign_client_is_disconnected(group: BusGroup, folder: Path, said: bytes) -> None:
+    one = await group.join("one")
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(folder / "one"))
         stranger.sendall(said)
@@ -293,9 +291,9 @@ async def test_foreign_client_is_disconnected(meeting: Meeting, folder: Path, sa
     assert not one.told
 
 
-async def test_slow_readers_do_not_block_close(meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_readers_do_not_block_close(group: BusGroup, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unix_bus, "PEER_TIMEOUT", 0.05)
     with listening(folder / "stopped"), nothing_left():
-        one = await meeting.join("one")
+        one = await group.join("one")
         one.send("stopped", bytes(4 << 20))
         await asyncio.wait_for(one.bus.close(), PATIENCE)

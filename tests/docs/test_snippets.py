@@ -36,7 +36,7 @@ def save(page: Path, folder: Path) -> None:
 
 
 @pytest.fixture
-def as_loud_as_before() -> Iterator[None]:
+def restored_log_levels() -> Iterator[None]:
     """Restore the log levels that a page has changed."""
     logger = logging.getLogger("trunkline")
     level = logger.level
@@ -51,7 +51,7 @@ def django_project() -> None:
         django_settings.configure(ROOT_URLCONF=__name__, SECRET_KEY="only-for-the-manual", LOGGING_CONFIG=None)
 
 
-@pytest.mark.usefixtures("as_loud_as_before", "django_project")
+@pytest.mark.usefixtures("restored_log_levels", "django_project")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_page_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(page, tmp_path)

@@ -19,14 +19,14 @@ from trunkline.stores.store import Store
 EFFECTS = Path(os.environ.get("SHOP_EFFECTS", os.devnull))
 
 
-def kept(where: str | None) -> Store | None:
+def store_at(where: str | None) -> Store | None:
     """The store at a path or a URL."""
     if where is None:
         return None
     return RedisStore(where) if where.startswith("redis:") else SqliteStore(where)
 
 
-server = Server("shop", settings=Settings.load(), store=kept(os.environ.get("SHOP_STORE")))
+server = Server("shop", settings=Settings.load(), store=store_at(os.environ.get("SHOP_STORE")))
 
 
 def note(what: str) -> None:

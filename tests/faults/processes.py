@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 
-class Served:
+class RunningServer:
     """A server process."""
 
     def __init__(self, command: str, port: int, effects: Path, *, options: Sequence[str] = (), **settings: Any) -> None:
@@ -53,7 +53,7 @@ class Served:
             stderr=self._said,
         )
 
-    def ready(self) -> "Served":
+    def ready(self) -> "RunningServer":
         """Wait until it accepts connections."""
         eventually(self.listens)
         return self
@@ -97,10 +97,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(effects: Path, command: str = "run", port: int | None = None, **settings: Any) -> Iterator[Served]:
+def served(effects: Path, command: str = "run", port: int | None = None, **settings: Any) -> Iterator[RunningServer]:
     """A server that accepts connections, for the duration of a test."""
     with held_port() as held:
-        made = Served(command, port or held, effects, **settings)
+        made = RunningServer(command, port or held, effects, **settings)
         try:
             yield made.ready()
         finally:

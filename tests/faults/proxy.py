@@ -32,7 +32,7 @@ class Proxy:
 
     def __init__(self, target: int) -> None:
         self.port = 0
-        self.lines: set[_Line] = set()
+        self.lines: set[_Connection] = set()
         self.answered = 0  # bytes after the trigger of `measure`
         self.flowing = asyncio.Event()
         self.flowing.set()
@@ -49,7 +49,7 @@ class Proxy:
         if there is None:
             writer.transport.abort()
             return
-        line = _Line(self, writer, there[1])
+        line = _Connection(self, writer, there[1])
         self.lines.add(line)
         try:
             await asyncio.gather(line.forward(reader), line.back(there[0]))
@@ -94,7 +94,7 @@ class Proxy:
     def half_open(self) -> Self:
         """Close all connections to the server without informing the client."""
         for line in self.lines:
-            line.leave_server()
+            line.close_server()
         return self
 
     def reset(self) -> Self:
@@ -104,7 +104,7 @@ class Proxy:
         return self
 
 
-class _Line:
+class _Connection:
     """One connection through the proxy."""
 
     def __init__(self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
@@ -154,7 +154,7 @@ class _Line:
         if not self._left:
             self._client.close()
 
-    def leave_server(self) -> None:
+    def close_server(self) -> None:
         """Close the connection to the server, but not that to the client."""
         self._left = True
         self._server.transport.abort()

@@ -38,7 +38,7 @@ SERVER = """
 """
 
 
-class Served:
+class LimitedServer:
     """A server process with few descriptors, and the test's connections to it."""
 
     def __init__(self, log: Path, **options: Any) -> None:
@@ -137,10 +137,12 @@ class Served:
 def serve(tmp_path: Path) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
 
-        def start(**options: Any) -> Served:
+        def start(**options: Any) -> LimitedServer:
             if options["transport"] == "unix":
                 options["path"] = str(tmp_path / "socket")
-            served = Served(tmp_path / "log", **({} if options["transport"] == "unix" else {"port": 0}), **options)
+            served = LimitedServer(
+                tmp_path / "log", **({} if options["transport"] == "unix" else {"port": 0}), **options
+            )
             stack.callback(served.close)
             return served
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from tests.contract.buses import BUSES, IDENTITY, Meeting
+from tests.contract.buses import BUSES, IDENTITY, BusGroup
 from tests.contract.connections import turns, until
 from tests.contract.valkey import valkey
 from tests.limits import PATIENCE
@@ -35,7 +35,7 @@ STRANGER = StoreIdentity(IDENTITY.id, bytes(32), 0.0)  # knows the id, which is 
 KINDS = b"mhayb"  # first bytes of what a bus on Redis sends: message, hello, again, here, goodbye
 
 
-class Victims(Meeting):
+class AttackedPair(BusGroup):
     """Two connected processes, and a program that writes to the bus of the first."""
 
     def __init__(self, kind: str, folder: Path) -> None:
@@ -80,47 +80,47 @@ class Victims(Meeting):
 
 
 @pytest.fixture(params=BUSES)
-async def victims(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Victims]:
-    victims = Victims(request.param, tmp_path)
-    await victims.begin()
-    yield victims
-    await victims.leave()
+async def attacked_pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AttackedPair]:
+    attacked_pair = AttackedPair(request.param, tmp_path)
+    await attacked_pair.begin()
+    yield attacked_pair
+    await attacked_pair.leave()
 
 
 def payloads() -> list[bytes]:
     return [b"", *(bytes([kind]) + b"\x05two" for kind in KINDS)]
 
 
-async def test_forged_frames_are_only_counted(victims: Victims) -> None:
+async def test_forged_frames_are_only_counted(attacked_pair: AttackedPair) -> None:
     signer = FrameSigner(STRANGER, "two")
     forged = [signer.sign("one", payload) for payload in payloads()]
-    await victims.attack(forged)
-    await victims.unharmed([Rejection.FORGED.value] * len(forged))
+    await attacked_pair.attack(forged)
+    await attacked_pair.unharmed([Rejection.FORGED.value] * len(forged))
 
 
-async def test_unsigned_frames_are_only_counted(victims: Victims) -> None:
+async def test_unsigned_frames_are_only_counted(attacked_pair: AttackedPair) -> None:
     bare = [b"", b"\xff", b"m", b"mtwo\nhello", b"btwo\n", b"two 1", b"\x01" * 30]
-    await victims.attack(bare)
-    await victims.unharmed([Rejection.MALFORMED.value] * len(bare))
+    await attacked_pair.attack(bare)
+    await attacked_pair.unharmed([Rejection.MALFORMED.value] * len(bare))
 
 
-async def test_truncated_frames_are_only_counted(victims: Victims) -> None:
+async def test_truncated_frames_are_only_counted(attacked_pair: AttackedPair) -> None:
     whole = FrameSigner(IDENTITY, "three").sign("one", b"mpayload")
-    await victims.attack([whole[:-1], whole[:-8], whole[:40]])
-    await victims.unharmed([Rejection.FORGED.value, Rejection.FORGED.value, Rejection.MALFORMED.value])
+    await attacked_pair.attack([whole[:-1], whole[:-8], whole[:40]])
+    await attacked_pair.unharmed([Rejection.FORGED.value, Rejection.FORGED.value, Rejection.MALFORMED.value])
 
 
-async def test_frames_for_another_process_are_only_counted(victims: Victims) -> None:
+async def test_frames_for_another_process_are_only_counted(attacked_pair: AttackedPair) -> None:
     signer = FrameSigner(IDENTITY, "three")
     others = [signer.sign(to, payload) for to in ("two", "nobody") for payload in payloads()]
-    await victims.attack(others)
-    await victims.unharmed([Rejection.MISDIRECTED.value] * len(others))
+    await attacked_pair.attack(others)
+    await attacked_pair.unharmed([Rejection.MISDIRECTED.value] * len(others))
 
 
-async def test_frames_of_another_version_are_only_counted(victims: Victims) -> None:
+async def test_frames_of_another_version_are_only_counted(attacked_pair: AttackedPair) -> None:
     other = b"\x02" + FrameSigner(IDENTITY, "two").sign("one", b"mx")[1:]
-    await victims.attack([other])
-    await victims.unharmed([Rejection.VERSION.value])
+    await attacked_pair.attack([other])
+    await attacked_pair.unharmed([Rejection.VERSION.value])
 
 
 @pytest.mark.parametrize("kind", BUSES)
@@ -135,46 +135,46 @@ async def test_replayed_frames_are_only_counted(kind: str, tmp_path: Path, monke
         return frame
 
     monkeypatch.setattr(FrameSigner, "sign", record)
-    victims = Victims(kind, tmp_path)
-    await victims.begin()
-    victims.two.send("one", b"pay")
-    victims.two.bus.publish(b"news")
-    await until(lambda: victims.one.messages("two") == [b"pay", b"news"])
-    victims.one.told = [told for told in victims.one.told if told[0] != "heard"]
+    attacked_pair = AttackedPair(kind, tmp_path)
+    await attacked_pair.begin()
+    attacked_pair.two.send("one", b"pay")
+    attacked_pair.two.bus.publish(b"news")
+    await until(lambda: attacked_pair.one.messages("two") == [b"pay", b"news"])
+    attacked_pair.one.told = [told for told in attacked_pair.one.told if told[0] != "heard"]
     monkeypatch.undo()
     assert len(recorded) >= 3  # the hello, too
-    await victims.attack(recorded)
-    await victims.unharmed([Rejection.REPLAYED.value] * len(recorded))
-    await victims.leave()
+    await attacked_pair.attack(recorded)
+    await attacked_pair.unharmed([Rejection.REPLAYED.value] * len(recorded))
+    await attacked_pair.leave()
 
 
 async def test_replayed_broadcasts_do_not_affect_a_later_process(tmp_path: Path) -> None:
-    victims = Victims("redis", tmp_path)
+    attacked_pair = AttackedPair("redis", tmp_path)
     gone = FrameSigner(IDENTITY, "gone")
     recorded = [gone.sign(ALL, payload) for payload in payloads()]
-    await victims.begin()
-    await victims.attack(recorded, to_all=True)
-    await victims.unharmed([])
-    await victims.leave()
+    await attacked_pair.begin()
+    await attacked_pair.attack(recorded, to_all=True)
+    await attacked_pair.unharmed([])
+    await attacked_pair.leave()
 
 
 async def test_many_rejected_frames_log_one_line(
-    victims: Victims, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    attacked_pair: AttackedPair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forged = [FrameSigner(STRANGER, "two").sign("one", b"mx")] * 5
     with caplog.at_level(logging.WARNING, "trunkline"):
-        await victims.attack(forged)
-        await until(lambda: len(victims.one.rejections) == 5)
+        await attacked_pair.attack(forged)
+        await until(lambda: len(attacked_pair.one.rejections) == 5)
         assert [record.message.split(" on the bus")[0] for record in caplog.records] == ["dropped 1 frames"]
         monkeypatch.setattr(bus_listener, "_LOG_INTERVAL", 0.0)
-        await victims.attack(forged[:1])
-        await until(lambda: len(victims.one.rejections) == 6)
+        await attacked_pair.attack(forged[:1])
+        await until(lambda: len(attacked_pair.one.rejections) == 6)
     assert caplog.records[-1].message.startswith("dropped 5 frames on the bus at ")
 
 
 async def test_bus_connection_survives_a_dropped_frame(tmp_path: Path) -> None:
-    victims = Victims("unix", tmp_path)
-    one = await victims.join("one")
+    attacked_pair = AttackedPair("unix", tmp_path)
+    one = await attacked_pair.join("one")
     signer = FrameSigner(IDENTITY, "peer")
     folder = socket_folder(tmp_path / "store.db", IDENTITY)
     with socket.socket(socket.AF_UNIX) as line:
@@ -187,7 +187,7 @@ async def test_bus_connection_survives_a_dropped_frame(tmp_path: Path) -> None:
         rejection.value
         for rejection in (Rejection.MALFORMED, Rejection.FORGED, Rejection.MISDIRECTED, Rejection.REPLAYED)
     ]
-    await victims.leave()
+    await attacked_pair.leave()
 
 
 async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> None:

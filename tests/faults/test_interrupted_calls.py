@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 from tests.chaos.plan import token_of
-from tests.faults.processes import Served
+from tests.faults.processes import RunningServer
 from tests.ports import HeldPort, held_port
 from tests.processes import PATIENCE
 
@@ -32,7 +32,7 @@ DRAIN = 0.05  # seconds
 HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 
 
-class Way(NamedTuple):
+class Case(NamedTuple):
     """One row of the matrix: the transport of the client and the store of the server."""
 
     scheme: str
@@ -53,36 +53,36 @@ class Way(NamedTuple):
         return self.revision >= "2025-03-26"
 
 
-WAYS = {
-    "memory": Way("memory"),
-    "memory modern": Way("memory", MODERN),
-    "tcp": Way("tcp"),
-    "tcp modern": Way("tcp", MODERN),
-    "tcp store": Way("tcp", store=True),
-    "unix": Way("unix"),
-    "unix modern": Way("unix", MODERN),
-    "websocket": Way("ws", path="/mcp"),
-    "websocket modern": Way("ws", MODERN, "/mcp"),
-    "websocket store": Way("ws", path="/mcp", store=True),
-    "http": Way("http", path="/mcp"),
-    "http events": Way("http", path="/mcp", progress=True),
-    "http 2025-03-26": Way("http", "2025-03-26", "/mcp"),
-    "http store": Way("http", path="/mcp", store=True),
-    "http store events": Way("http", path="/mcp", store=True, progress=True),
-    "http without sessions": Way("http", path="/mcp", sessions=False),
-    "http modern": Way("http", MODERN, "/mcp"),
-    "http modern events": Way("http", MODERN, "/mcp", progress=True),
-    "http modern store": Way("http", MODERN, "/mcp", store=True),
-    "sse": Way("http", "2024-11-05", "/sse"),
+CASES = {
+    "memory": Case("memory"),
+    "memory modern": Case("memory", MODERN),
+    "tcp": Case("tcp"),
+    "tcp modern": Case("tcp", MODERN),
+    "tcp store": Case("tcp", store=True),
+    "unix": Case("unix"),
+    "unix modern": Case("unix", MODERN),
+    "websocket": Case("ws", path="/mcp"),
+    "websocket modern": Case("ws", MODERN, "/mcp"),
+    "websocket store": Case("ws", path="/mcp", store=True),
+    "http": Case("http", path="/mcp"),
+    "http events": Case("http", path="/mcp", progress=True),
+    "http 2025-03-26": Case("http", "2025-03-26", "/mcp"),
+    "http store": Case("http", path="/mcp", store=True),
+    "http store events": Case("http", path="/mcp", store=True, progress=True),
+    "http without sessions": Case("http", path="/mcp", sessions=False),
+    "http modern": Case("http", MODERN, "/mcp"),
+    "http modern events": Case("http", MODERN, "/mcp", progress=True),
+    "http modern store": Case("http", MODERN, "/mcp", store=True),
+    "sse": Case("http", "2024-11-05", "/sse"),
 }
 
 
-class Shop:
+class EffectsServer:
     """A server whose tools record their effects in a file, and block in their first run."""
 
-    def __init__(self, way: Way, folder: Path, calls: int) -> None:
+    def __init__(self, case: Case, folder: Path, calls: int) -> None:
         """The server runs `calls` of one client concurrently."""
-        self._way = way
+        self._way = case
         self._calls = calls
         self._folder = folder
         self.effects = folder / "effects"
@@ -91,7 +91,7 @@ class Shop:
         self.hold = True
         self.port = HeldPort()
         self.server = self._make()
-        self.url = "" if way.scheme == "memory" else self._address()
+        self.url = "" if case.scheme == "memory" else self._address()
 
     def _address(self) -> str:
         if self._way.scheme == "unix":
@@ -104,17 +104,17 @@ class Shop:
         return self.url or self.server
 
     def _make(self) -> Server:
-        way = self._way
-        store = SqliteStore(self._folder / "store") if way.store else None
+        case = self._way
+        store = SqliteStore(self._folder / "store") if case.store else None
         settings = Settings(
-            drain_timeout=DRAIN, http_sessions=way.sessions, idempotency_lease=0.2, max_calls=self._calls
+            drain_timeout=DRAIN, http_sessions=case.sessions, idempotency_lease=0.2, max_calls=self._calls
         )
         server = Server("shop", store=store, settings=settings)
 
         async def work(what: str, ctx: Context) -> str:
             with self.effects.open("a") as file:
                 file.write(f"{what}\n")
-            if way.progress:
+            if case.progress:
                 await ctx.progress(1)
             self.begun.set()
             if self.hold:
@@ -144,13 +144,13 @@ class Shop:
 
 
 @contextlib.asynccontextmanager
-async def shopping(way: Way, folder: Path, calls: int = 2) -> AsyncIterator[tuple[Shop, Client]]:
+async def server_and_client(case: Case, folder: Path, calls: int = 2) -> AsyncIterator[tuple[EffectsServer, Client]]:
     """A server, and a client that has its list of tools."""
-    shop = Shop(way, folder, calls)
+    shop = EffectsServer(case, folder, calls)
     await shop.open()
     try:
         async with asyncio.timeout(PATIENCE):
-            async with Client(shop.target, revision=way.revision, settings=QUICK, observers=[]) as client:
+            async with Client(shop.target, revision=case.revision, settings=QUICK, observers=[]) as client:
                 await client.list_tools()
                 yield shop, client
     finally:
@@ -158,9 +158,9 @@ async def shopping(way: Way, folder: Path, calls: int = 2) -> AsyncIterator[tupl
         shop.port.close()
 
 
-async def outcome(shop: Shop, way: Way, client: Client, name: str, key: str | None = None) -> str:
+async def outcome(shop: EffectsServer, case: Case, client: Client, name: str, key: str | None = None) -> str:
     """The outcome of a call that is interrupted in its first run."""
-    told = (lambda _: None) if way.progress else None
+    told = (lambda _: None) if case.progress else None
     call = asyncio.ensure_future(client.call_tool(name, {"what": name}, idempotency_key=key, on_progress=told))
     await shop.begun.wait()
     shop.hold = False
@@ -171,38 +171,38 @@ async def outcome(shop: Shop, way: Way, client: Client, name: str, key: str | No
         return "unknown"
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 async def test_call_interrupted_at_drain_timeout_is_not_repeated(name: str, tmp_path: Path) -> None:
-    way = WAYS[name]
-    async with shopping(way, tmp_path) as (shop, client):
-        assert await outcome(shop, way, client, "pay") == "unknown"
+    case = CASES[name]
+    async with server_and_client(case, tmp_path) as (shop, client):
+        assert await outcome(shop, case, client, "pay") == "unknown"
         assert shop.done() == ["pay"]
         assert (await client.call_tool("pay", {"what": "next"})).text == "next done"  # the client continues
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 async def test_idempotent_call_interrupted_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
-    way = WAYS[name]
-    async with shopping(way, tmp_path) as (shop, client):
-        told = await outcome(shop, way, client, "put")
-        assert (told, shop.done()) == (("put done", ["put"] * 2) if way.annotated else ("unknown", ["put"]))
+    case = CASES[name]
+    async with server_and_client(case, tmp_path) as (shop, client):
+        told = await outcome(shop, case, client, "put")
+        assert (told, shop.done()) == (("put done", ["put"] * 2) if case.annotated else ("unknown", ["put"]))
 
 
-@pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.keyed])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.keyed])
 @pytest.mark.parametrize(("tool", "ends", "times"), [("pay", "unknown", 1), ("put", "put done", 2)])
 async def test_keyed_call_interrupted_at_drain_timeout_follows_its_key(
     name: str, tool: str, ends: str, times: int, tmp_path: Path
 ) -> None:
-    way = WAYS[name]
-    async with shopping(way, tmp_path) as (shop, client):
-        assert await outcome(shop, way, client, tool, "key") == ends
+    case = CASES[name]
+    async with server_and_client(case, tmp_path) as (shop, client):
+        assert await outcome(shop, case, client, tool, "key") == ends
         assert shop.done() == [tool] * times
 
 
 @pytest.mark.parametrize("name", ["tcp", "websocket", "http", "http store events", "sse"])
 async def test_queued_call_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
     """The connection runs one call at a time, so the second has not started when the shutdown interrupts both."""
-    async with shopping(WAYS[name], tmp_path, 1) as (shop, client):
+    async with server_and_client(CASES[name], tmp_path, 1) as (shop, client):
         first = asyncio.ensure_future(client.call_tool("pay", {"what": "first"}))
         await shop.begun.wait()
         second = asyncio.ensure_future(client.call_tool("pay", {"what": "second"}))
@@ -220,8 +220,8 @@ async def test_queued_call_at_drain_timeout_is_repeated(name: str, tmp_path: Pat
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
 async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: str, tmp_path: Path) -> None:
     """The tool runs one call at a time, so the handler of the second has not started."""
-    way = Way("http", revision, "/mcp")
-    async with shopping(way, tmp_path) as (shop, client):
+    case = Case("http", revision, "/mcp")
+    async with server_and_client(case, tmp_path) as (shop, client):
         first = asyncio.ensure_future(client.call_tool("single", {"what": "first"}))
         await shop.begun.wait()
         second = asyncio.ensure_future(client.call_tool("single", {"what": "second"}))
@@ -247,14 +247,14 @@ async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: 
 
 @pytest.mark.parametrize("name", ["http", "http events", "http store", "http store events"])
 async def test_call_of_a_deleted_session_is_not_repeated(name: str, tmp_path: Path) -> None:
-    way = WAYS[name]
-    async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
-        told = (lambda _: None) if way.progress else None
+    case = CASES[name]
+    async with server_and_client(case, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
+        told = (lambda _: None) if case.progress else None
         call = asyncio.ensure_future(client.call_tool("pay", {"what": "pay"}, on_progress=told))
         await shop.begun.wait()
         shop.hold = False
         channel: Any = client._runtime.supervisor.connection.channel  # type: ignore[union-attr]
-        headers = {"mcp-session-id": channel._peer.session_id, "mcp-protocol-version": way.revision}
+        headers = {"mcp-session-id": channel._peer.session_id, "mcp-protocol-version": case.revision}
         assert (await http.delete(shop.url, headers=headers)).status == 204
         with pytest.raises(OutcomeUnknown):
             await call
@@ -263,7 +263,7 @@ async def test_call_of_a_deleted_session_is_not_repeated(name: str, tmp_path: Pa
 
 
 async def test_every_call_of_an_interrupted_batch_is_answered(tmp_path: Path) -> None:
-    shop = Shop(Way("memory"), tmp_path, 1)
+    shop = EffectsServer(Case("memory"), tmp_path, 1)
     async with RawPeer(shop.server) as peer:
         await peer.initialize("2025-03-26")
         params = {"name": "pay", "arguments": {"what": "pay"}}
@@ -318,14 +318,14 @@ async def test_call_interrupted_by_sigterm_over_stdio_is_not_repeated(tmp_path: 
 async def test_call_interrupted_by_sigterm_in_a_worker_is_not_repeated(revision: str, tmp_path: Path) -> None:
     """Each request reaches another worker, so most calls are forwarded to the worker that owns the session."""
     with held_port() as port:
-        await cut_off_in_a_worker(revision, tmp_path / "effects", port)
+        await interrupted_in_worker(revision, tmp_path / "effects", port)
 
 
-async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
+async def interrupted_in_worker(revision: str, effects: Path, port: int) -> None:
     effects.touch()
 
-    def start() -> Served:
-        return Served("deployment", port, effects, options=["--workers", "2"], drain_timeout=0.05)
+    def start() -> RunningServer:
+        return RunningServer("deployment", port, effects, options=["--workers", "2"], drain_timeout=0.05)
 
     served = start()
     try:
@@ -360,8 +360,8 @@ async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
 
 async def test_connection_refused_by_a_stopping_server_is_retried(tmp_path: Path) -> None:
     """A connection that is accepted during shutdown gets a response without being parsed."""
-    way = WAYS["http modern"]
-    async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
+    case = CASES["http modern"]
+    async with server_and_client(case, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
         [place] = shop.server._runtime.listeners
         guard: Any = place._connections.guard  # type: ignore[attr-defined]
         guard.stop_admitting()

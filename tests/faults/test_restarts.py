@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from pathlib import Path
 
-from tests.faults.processes import Served, served
+from tests.faults.processes import RunningServer, served
 from tests.limits import PATIENCE
 from tests.ports import held_port
 from tests.processes import nothing_left
@@ -30,11 +30,11 @@ def effects_in(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def restarted(dying: Served, effects: Path) -> Served:
+async def restarted(dying: RunningServer, effects: Path) -> RunningServer:
     """The server, restarted at the same address."""
     dying.kill()
     dying.close()
-    made = Served("run", dying.port, effects)
+    made = RunningServer("run", dying.port, effects)
     async with asyncio.timeout(PATIENCE):
         while not made.listens():
             await asyncio.sleep(0.01)
@@ -62,7 +62,7 @@ async def test_reads_survive_and_orders_never_repeat_across_crashes(
                 answered.append(f"{name} {number}")
 
     with nothing_left(), held_port() as port:
-        server = Served("run", port, effects).ready()
+        server = RunningServer("run", port, effects).ready()
         try:
             async with Client(server.url, settings=QUICK) as client, asyncio.TaskGroup() as group:
                 for name in ("a", "b", "c"):

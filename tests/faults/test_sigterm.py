@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, initialize, request, tool, until
-from tests.faults.processes import Served, served
+from tests.faults.processes import RunningServer, served
 from tests.limits import PATIENCE
 from tests.ports import HeldPort
 
@@ -26,7 +26,7 @@ ENDS_WITH = {
 
 
 @asynccontextmanager
-async def streams(server: Served, go: Path) -> AsyncIterator[tuple[list[Caller], list[Caller]]]:
+async def streams(server: RunningServer, go: Path) -> AsyncIterator[tuple[list[Caller], list[Caller]]]:
     """Open streams: idle GET streams, and those of running tools."""
     async with AsyncExitStack() as stack:
         callers: list[Caller] = []

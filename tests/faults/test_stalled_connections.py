@@ -25,7 +25,7 @@ QUICK = Settings(
 
 
 @asynccontextmanager
-async def silent_shop() -> AsyncIterator[tuple[Proxy, asyncio.Event]]:
+async def stalled_server() -> AsyncIterator[tuple[Proxy, asyncio.Event]]:
     """A server behind a proxy, and the event that its calls wait for."""
     go = asyncio.Event()
     server = Server("silent", settings=QUICK)
@@ -54,7 +54,7 @@ def url(proxy: Proxy, scheme: str) -> str:
 @pytest.mark.parametrize("fault", [Proxy.stall, Proxy.half_open], ids=["stalled", "half open"])
 async def test_call_to_a_silent_peer_ends_at_its_deadline(fault, scheme: str) -> None:
     with nothing_left():
-        async with silent_shop() as (proxy, _):
+        async with stalled_server() as (proxy, _):
             client = await Client(url(proxy, scheme), settings=QUICK).open()
             began = asyncio.Event()
             asked = asyncio.create_task(client.call_tool("wait", timeout=2.0, on_progress=lambda _: began.set()))
@@ -68,7 +68,7 @@ async def test_call_to_a_silent_peer_ends_at_its_deadline(fault, scheme: str) ->
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_connect_to_a_silent_server_fails(scheme: str) -> None:
     with nothing_left():
-        async with silent_shop() as (proxy, _):
+        async with stalled_server() as (proxy, _):
             proxy.stall()
             brief = Settings(stop_timeout=0.5, connect_timeout=0.5, initialize_timeout=0.5)
             with pytest.raises(TrunklineError):
@@ -79,7 +79,7 @@ async def test_connect_to_a_silent_server_fails(scheme: str) -> None:
 async def test_call_survives_a_stalled_connection(scheme: str) -> None:
     with nothing_left():
         async with (
-            silent_shop() as (proxy, go),
+            stalled_server() as (proxy, go),
             Client(url(proxy, scheme), settings=Settings(stop_timeout=0.5)) as client,
         ):
             began = asyncio.Event()
@@ -93,7 +93,7 @@ async def test_call_survives_a_stalled_connection(scheme: str) -> None:
 
 async def test_client_reconnects_after_a_network_outage() -> None:
     with nothing_left():
-        async with silent_shop() as (proxy, go), Client(url(proxy, "http"), settings=QUICK) as client:
+        async with stalled_server() as (proxy, go), Client(url(proxy, "http"), settings=QUICK) as client:
             go.set()
             proxy.refusing = True
             proxy.reset()

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.contract.valkey import Valkey, started
-from tests.faults.processes import Served, served
+from tests.faults.processes import RunningServer, served
 from tests.limits import PATIENCE
 
 LEASE = 2.0  # seconds
@@ -24,7 +24,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-class Shops:
+class ServerPair:
     """Two processes on one Valkey without persistence."""
 
     def __init__(self, folder: Path, http: aiohttp.ClientSession, stack: ExitStack) -> None:
@@ -35,7 +35,9 @@ class Shops:
         self.one, self.two = [stack.enter_context(served(folder / "effects", process_lease=LEASE)) for _ in range(2)]
         self._http = http
 
-    async def _post(self, at: Served, session: str | None, message: dict[str, Any]) -> tuple[int, Any, str | None]:
+    async def _post(
+        self, at: RunningServer, session: str | None, message: dict[str, Any]
+    ) -> tuple[int, Any, str | None]:
         headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
         if session is not None:
             headers["mcp-session-id"] = session
@@ -43,7 +45,7 @@ class Shops:
             body = await answer.json(content_type=None) if answer.content_type == "application/json" else None
             return answer.status, body, answer.headers.get("mcp-session-id")
 
-    async def open(self, at: Served) -> str:
+    async def open(self, at: RunningServer) -> str:
         """Open a session, as soon as the server can."""
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
         while True:
@@ -53,7 +55,7 @@ class Shops:
                 return session
             await asyncio.sleep(0.05)
 
-    async def answers(self, at: Served, session: str) -> int:
+    async def answers(self, at: RunningServer, session: str) -> int:
         """Call a read-only tool; return the process that has answered, the status of a rejection, or 0 if the
         outcome is unknown.
         """
@@ -75,19 +77,19 @@ class Shops:
 
 async def test_no_session_has_two_holders_after_store_loss(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ExitStack() as stack:
-        shops = Shops(tmp_path, http, stack)
-        by_pid = {shop.process.pid: shop for shop in (shops.one, shops.two)}
+        servers = ServerPair(tmp_path, http, stack)
+        by_pid = {shop.process.pid: shop for shop in (servers.one, servers.two)}
         async with asyncio.timeout(PATIENCE):
-            old = await shops.open(shops.one)
-            paused = by_pid.pop(await shops.steady(old))
+            old = await servers.open(servers.one)
+            paused = by_pid.pop(await servers.steady(old))
             [(pid, other)] = by_pid.items()
             paused.process.send_signal(signal.SIGSTOP)
-            while await shops.answers(other, old) != pid:  # it evicts the other, and takes over the session
+            while await servers.answers(other, old) != pid:  # it evicts the other, and takes over the session
                 await asyncio.sleep(0.05)
-            shops.valkey.kill()
-            shops.valkey.start()
+            servers.valkey.kill()
+            servers.valkey.start()
             paused.process.send_signal(signal.SIGCONT)
-            new = await shops.open(paused)
-            assert await shops.steady(new) in {pid, paused.process.pid}
-            assert await shops.steady(old) == -404
-            assert await shops.steady(await shops.open(other)) in {pid, paused.process.pid}
+            new = await servers.open(paused)
+            assert await servers.steady(new) in {pid, paused.process.pid}
+            assert await servers.steady(old) == -404
+            assert await servers.steady(await servers.open(other)) in {pid, paused.process.pid}

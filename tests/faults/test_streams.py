@@ -22,7 +22,7 @@ STEPS = [1.0, 2.0]
 CALL = b"tools/call"
 
 
-class Counted:
+class CountingSetup:
     """A server behind a proxy, its client, and the recorded effects."""
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ class Counted:
 
 
 @asynccontextmanager
-async def counted(revision: str) -> AsyncIterator[Counted]:
-    made = Counted()
+async def counted(revision: str) -> AsyncIterator[CountingSetup]:
+    made = CountingSetup()
     listener = await made.server.listen("http://127.0.0.1:0/mcp")
     try:
         async with AsyncExitStack() as stack:
@@ -73,7 +73,7 @@ def expected(number: int) -> tuple[int, list[Any]]:
     return number, [*STEPS, f"{number} is done"]
 
 
-async def length_of_an_answer(it: Counted) -> int:
+async def length_of_an_answer(it: CountingSetup) -> int:
     """The length of the response to one call, in bytes."""
     it.proxy.measure(CALL)
     assert await it.call(0) == expected(0)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.attacks.attacked_server import Place, behind_uvicorn, listening, user
+from tests.attacks.attacked_server import AttackedServer, behind_uvicorn, listening, user
 from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, call, initialize, request, until
 
 from trunkline import Server, Settings
@@ -15,21 +15,21 @@ from trunkline.wire.messages import Batch, Notification, Request
 FEW: dict[str, Any] = {"max_sessions": 3, "max_sessions_per_principal": 3}
 
 
-async def open_session(place: Place, **headers: str) -> str:
+async def open_session(place: AttackedServer, **headers: str) -> str:
     answer = await ask(place.port, "POST", "/mcp", initialize(), **headers)
     assert answer.status == 200, answer.body
     return answer.session
 
 
-async def confirm(place: Place, session: str, **headers: str) -> None:
+async def confirm(place: AttackedServer, session: str, **headers: str) -> None:
     assert (await ask(place.port, "POST", "/mcp", INITIALIZED, mcp_session_id=session, **headers)).status == 202
 
 
-async def ping(place: Place, session: str, **headers: str) -> Answer:
+async def ping(place: AttackedServer, session: str, **headers: str) -> Answer:
     return await ask(place.port, "POST", "/mcp", call("ping"), mcp_session_id=session, **headers)
 
 
-async def use(place: Place, **headers: str) -> str:
+async def use(place: AttackedServer, **headers: str) -> str:
     """A session that is in use."""
     session = await open_session(place, **headers)
     await confirm(place, session, **headers)
@@ -142,7 +142,7 @@ def test_ipv6_clients_are_counted_by_their_network() -> None:
     assert address_group("no:address") == "no:address"
 
 
-async def flooded(place: Place, times: int) -> None:
+async def flooded(place: AttackedServer, times: int) -> None:
     for _ in range(times):
         await open_session(place)
 

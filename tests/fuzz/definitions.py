@@ -14,11 +14,11 @@ Random = random.Random
 MOST_CPU = 10.0  # seconds for one template or schema; hundreds of times the slowest
 
 
-class Wrong(AssertionError):
+class DefinitionFault(AssertionError):
     """A definition that was neither rejected nor worked."""
 
 
-class Within:
+class CpuLimit:
     """Fail when a block uses too much CPU time; other work on the machine does not count."""
 
     def __init__(self, what: object) -> None:
@@ -30,7 +30,7 @@ class Within:
     def __exit__(self, kind: object, *_: object) -> None:
         spent = time.thread_time() - self._start
         if kind is None and spent > MOST_CPU:
-            raise Wrong(f"{self._what!r} took {spent:.1f} s")
+            raise DefinitionFault(f"{self._what!r} took {spent:.1f} s")
 
 
 # --- schemas ------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def fuzz_schema(rng: Random) -> bool:
     if rng.random() < 0.95:
         given = {**given, "type": "object"}
     server = Server("fuzz", observers=[])
-    with Within(given):
+    with CpuLimit(given):
         try:
             server.add_tool(anything, name="tool", input_schema=given)
         except RegistrationError:
@@ -114,7 +114,7 @@ def fuzz_schema(rng: Random) -> bool:
                 tool.decode(raw)
             except codec.DecodeError as error:
                 if not isinstance(refusal := tool.arguments_error(raw, error), InvalidParams):
-                    raise Wrong(f"{given!r} refuses {raw!r} with {refusal!r}") from error
+                    raise DefinitionFault(f"{given!r} refuses {raw!r} with {refusal!r}") from error
                 codec.to_json(refusal.data)
         codec.to_json(tool.definition)
     return True
@@ -164,7 +164,7 @@ def uri(rng: Random) -> str:
 def fuzz_template(rng: Random) -> bool:
     """Register a template, which is rejected or matches any URI or none; return whether it was accepted."""
     text = template(rng)
-    with Within(text):
+    with CpuLimit(text):
         try:
             compiled = UriTemplate(text)
         except TemplateError:
@@ -175,5 +175,7 @@ def fuzz_template(rng: Random) -> bool:
                 escapes(values)
                 again = compiled.match(compiled.expand(values)) if compiled.covers(values) else values
                 if again != values:
-                    raise Wrong(f"{text!r} reads {values!r} from {address!r}, and then {again!r} from what they make")
+                    raise DefinitionFault(
+                        f"{text!r} reads {values!r} from {address!r}, and then {again!r} from what they make"
+                    )
     return True

@@ -89,7 +89,7 @@ async def test_long_line_byte_by_byte_is_read_in_time() -> None:
     channel.open(server.connect(channel), wire, wire)
     line = codec.to_json(request(2, "ping", filler="x" * 100_000)) + b"\n"
     channel.feed(b"".join(codec.to_json(message) + b"\n" for message in hello("2025-11-25")))
-    with definitions.Within("a slow line"):
+    with definitions.CpuLimit("a slow line"):
         for position in range(len(line)):
             channel.feed(line[position : position + 1])
     await channel.close()

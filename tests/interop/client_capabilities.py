@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.interop.client_probes import INVALID_PARAMS, METHOD_NOT_FOUND, MODERN, Line, Probe
+from tests.interop.client_probes import INVALID_PARAMS, METHOD_NOT_FOUND, MODERN, Probe, ProbeContext
 from tests.interop.client_probes import PROBES as METHODS
 from tests.interop.host import Host
 from tests.interop.matrix import declared
@@ -16,7 +16,7 @@ from trunkline.protocol.meta import CLIENT_CAPABILITIES
 def server_capability(path: str) -> Probe:
     """Check that the client knows the server's capability; the probes of its methods test its meaning."""
 
-    async def knows(line: Line) -> None:
+    async def knows(line: ProbeContext) -> None:
         assert path in declared(dict(line.client.capabilities))
 
     return knows
@@ -25,7 +25,7 @@ def server_capability(path: str) -> Probe:
 def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Probe:
     """Check that the server knows the client's capability, and that a client without it does not act on it."""
 
-    async def holds(line: Line) -> None:
+    async def holds(line: ProbeContext) -> None:
         assert path in paths(json.loads(await line.host.call("client_capabilities")))
         absent = "elicitation.form" if path == "elicitation" else path.removesuffix(".listChanged")
         other = line.without[absent]
@@ -76,7 +76,7 @@ PROBES = {
 }
 
 
-async def asks_nothing_that_is_not_offered(host: Host, *said: str) -> None:
+async def sends_only_declared_methods(host: Host, *said: str) -> None:
     """Check that the client rejects methods of undeclared capabilities before sending; only these methods are sent."""
     client = host.client
     modern = client.revision == MODERN

@@ -24,7 +24,7 @@ MODERN = "2026-07-28"
 
 
 @dataclass
-class Line:
+class ProbeContext:
     """The context of a probe: a host with all capabilities, and others that lack one."""
 
     revision: str
@@ -40,7 +40,7 @@ class Line:
         return self.host.client
 
 
-Probe = Callable[[Line], Awaitable[None]]
+Probe = Callable[[ProbeContext], Awaitable[None]]
 PROBES: dict[str, Probe] = {}
 
 
@@ -65,7 +65,7 @@ async def refused(request: Awaitable[Any], code: int) -> None:
 
 
 @probe("initialize to server")
-async def initialize(line: Line) -> None:
+async def initialize(line: ProbeContext) -> None:
     """The client declares its capabilities, as far as the revision has them."""
     client = line.client
     assert (client.revision, client.initialized) == (line.revision, True)
@@ -84,7 +84,7 @@ async def initialize(line: Line) -> None:
 
 
 @probe("notifications/initialized to server")
-async def initialized(line: Line) -> None:
+async def initialized(line: ProbeContext) -> None:
     """It comes second, and only after it may a server send requests to its client."""
     said = [entry["message"] for entry in line.host.tap.wires[0] if entry["sender"] == "client"]
     assert said[1]["method"] == "notifications/initialized"
@@ -92,12 +92,12 @@ async def initialized(line: Line) -> None:
 
 
 @probe("ping to server")
-async def ping_server(line: Line) -> None:
+async def ping_server(line: ProbeContext) -> None:
     await line.client.ping()
 
 
 @probe("ping to client")
-async def ping_client(line: Line) -> None:
+async def ping_client(line: ProbeContext) -> None:
     before = len(line.host.asked("ping"))
     assert await line.host.call("ping_client") == "pong"
     [ping] = line.host.asked("ping")[before:]
@@ -105,7 +105,7 @@ async def ping_client(line: Line) -> None:
 
 
 @probe("notifications/cancelled to server")
-async def cancelled_by_client(line: Line) -> None:
+async def cancelled_by_client(line: ProbeContext) -> None:
     """Cancelling a call stops the tool; a late response is harmless."""
     await line.host.give_up()
     assert await line.host.call("happened", event="hang cancelled") == "hang cancelled"
@@ -117,7 +117,7 @@ async def cancelled_by_client(line: Line) -> None:
 
 
 @probe("notifications/cancelled to client")
-async def cancelled_by_server(line: Line) -> None:
+async def cancelled_by_server(line: ProbeContext) -> None:
     """A server cancels its request on a timeout; the client stops the callback and sends no response."""
     assert await line.host.call("sample_impatiently", prompt="hang") == "gave up"
     await line.host.sampling_cancelled.wait()
@@ -127,7 +127,7 @@ async def cancelled_by_server(line: Line) -> None:
 
 
 @probe("notifications/progress to client")
-async def progress_of_server(line: Line) -> None:
+async def progress_of_server(line: ProbeContext) -> None:
     reports = Reports()
     assert (await line.client.call_tool("count", {"steps": 3}, on_progress=reports)).text == "done"
     assert [(report.progress, report.total) for report in reports] == [(1, 3), (2, 3), (3, 3)]
@@ -139,7 +139,7 @@ async def progress_of_server(line: Line) -> None:
 
 
 @probe("server/discover to server")
-async def discover(line: Line) -> None:
+async def discover(line: ProbeContext) -> None:
     """It replaces the handshake: the client learns the server's identity from it, and sends its own with every request."""
     client = line.client
     assert (client.revision, client.server_info.name, client.server_info.version) == (MODERN, "official", "1.0")
@@ -154,7 +154,7 @@ async def discover(line: Line) -> None:
 
 
 @probe("subscriptions/listen to server")
-async def subscriptions_listen(line: Line) -> None:
+async def subscriptions_listen(line: ProbeContext) -> None:
     """Only listeners to a resource receive its updates; a new listen replaces the former."""
     with line.host.listening(UPDATED) as news:
         await line.host.call("touch", uri="test://static")
@@ -172,7 +172,7 @@ async def subscriptions_listen(line: Line) -> None:
 
 
 @probe("notifications/subscriptions/acknowledged to client")
-async def subscriptions_acknowledged(line: Line) -> None:
+async def subscriptions_acknowledged(line: ProbeContext) -> None:
     """Each listen is acknowledged under its own id, before the client continues."""
     told = line.host.heard("notifications/subscriptions/acknowledged")
     listens = line.host.sent("subscriptions/listen")
@@ -184,7 +184,7 @@ async def subscriptions_acknowledged(line: Line) -> None:
 
 
 @probe("tools/list to server")
-async def tools_list(line: Line) -> None:
+async def tools_list(line: ProbeContext) -> None:
     """One page, and all of them."""
     first = await line.client.list_tools(cursor=None)
     assert first.next_cursor == "8"
@@ -196,7 +196,7 @@ async def tools_list(line: Line) -> None:
 
 
 @probe("tools/call to server")
-async def tools_call(line: Line) -> None:
+async def tools_call(line: ProbeContext) -> None:
     assert (await line.client.call_tool("add", {"a": 2, "b": 3}, returns=int)).data == 5
     with pytest.raises(ToolFailed, match="failed on purpose"):
         await line.client.call_tool("fail")
@@ -207,7 +207,7 @@ async def tools_call(line: Line) -> None:
         await rebuilds_structured_content(line)
 
 
-async def shows_every_kind_of_content(line: Line) -> None:
+async def shows_every_kind_of_content(line: ProbeContext) -> None:
     shown = (await line.client.call_tool("show_all", {"revision": line.revision})).content
     kinds: list[type] = [TextContent, ImageContent, EmbeddedResource]
     kinds += [AudioContent] if line.revision >= "2025-03-26" else []
@@ -217,7 +217,7 @@ async def shows_every_kind_of_content(line: Line) -> None:
     assert (shown[2].resource.uri, shown[2].resource.text) == ("test://static", "static text")
 
 
-async def rebuilds_structured_content(line: Line) -> None:
+async def rebuilds_structured_content(line: ProbeContext) -> None:
     result = await line.client.call_tool("weigh", {"who": "Ada"})
     assert result.structured == {"who": "Ada", "parts": [{"kilos": 1.5, "at": "2025-11-25T10:30:00Z"}]}
     at = datetime.datetime(2025, 11, 25, 10, 30, tzinfo=datetime.UTC)
@@ -227,11 +227,11 @@ async def rebuilds_structured_content(line: Line) -> None:
 
 
 @probe("notifications/tools/list_changed to client")
-async def tools_changed(line: Line) -> None:
-    await comes_and_goes(line, "tools", "spare", lambda: (tool.name async for tool in line.client.tools()))
+async def tools_changed(line: ProbeContext) -> None:
+    await hide_and_show(line, "tools", "spare", lambda: (tool.name async for tool in line.client.tools()))
 
 
-async def comes_and_goes(line: Line, kind: str, key: str, listed: Callable[[], AsyncIterator[str]]) -> None:
+async def hide_and_show(line: ProbeContext, kind: str, key: str, listed: Callable[[], AsyncIterator[str]]) -> None:
     """An entry is hidden and shown again: each time the client gets a notification and the changed list."""
     with line.host.listening(f"notifications/{kind}/list_changed") as news:
         for tool, there in (("hide", False), ("show", True)):
@@ -245,20 +245,20 @@ async def comes_and_goes(line: Line, kind: str, key: str, listed: Callable[[], A
 
 
 @probe("resources/list to server")
-async def resources_list(line: Line) -> None:
+async def resources_list(line: ProbeContext) -> None:
     resources = {resource.uri: resource async for resource in line.client.resources()}
     assert list(resources) == ["test://static", "test://binary", "test://spare"]
     assert resources["test://static"].mime_type == "text/plain"
 
 
 @probe("resources/templates/list to server")
-async def resource_templates_list(line: Line) -> None:
+async def resource_templates_list(line: ProbeContext) -> None:
     listed = [template.uri_template async for template in line.client.resource_templates()]
     assert listed == ["test://item/{id}", "test://by/{who}"]
 
 
 @probe("resources/read to server")
-async def resources_read(line: Line) -> None:
+async def resources_read(line: ProbeContext) -> None:
     [static] = await line.client.read_resource("test://static")
     assert (static.uri, static.mime_type, static.text) == ("test://static", "text/plain", "static text")
     assert (await line.client.read_resource("test://item/7"))[0].text == "item 7"
@@ -267,12 +267,12 @@ async def resources_read(line: Line) -> None:
 
 
 @probe("notifications/resources/list_changed to client")
-async def resources_changed(line: Line) -> None:
-    await comes_and_goes(line, "resources", "test://spare", lambda: (one.uri async for one in line.client.resources()))
+async def resources_changed(line: ProbeContext) -> None:
+    await hide_and_show(line, "resources", "test://spare", lambda: (one.uri async for one in line.client.resources()))
 
 
 @probe("resources/subscribe to server")
-async def resources_subscribe(line: Line) -> None:
+async def resources_subscribe(line: ProbeContext) -> None:
     """A subscriber gets updates of its resource alone."""
     with line.host.listening(UPDATED) as news:
         await line.host.call("touch", uri="test://static")
@@ -286,7 +286,7 @@ async def resources_subscribe(line: Line) -> None:
 
 
 @probe("notifications/resources/updated to client")
-async def resource_updated(line: Line) -> None:
+async def resource_updated(line: ProbeContext) -> None:
     """A callback gets it, too."""
     heard: asyncio.Queue[str] = asyncio.Queue()
     stop = line.client.on(UPDATED, lambda params: heard.put_nowait(params.uri))
@@ -300,7 +300,7 @@ async def resource_updated(line: Line) -> None:
 
 
 @probe("resources/unsubscribe to server")
-async def resources_unsubscribe(line: Line) -> None:
+async def resources_unsubscribe(line: ProbeContext) -> None:
     with line.host.listening(UPDATED) as news:
         await line.client.subscribe("test://static")
         await line.client.unsubscribe("test://static")
@@ -313,14 +313,14 @@ async def resources_unsubscribe(line: Line) -> None:
 
 
 @probe("prompts/list to server")
-async def prompts_list(line: Line) -> None:
+async def prompts_list(line: ProbeContext) -> None:
     prompts = {prompt.name: prompt async for prompt in line.client.prompts()}
     assert list(prompts) == ["greet", "spare"]
     assert [(one.name, bool(one.required)) for one in prompts["greet"].arguments] == [("who", True), ("thing", False)]
 
 
 @probe("prompts/get to server")
-async def prompts_get(line: Line) -> None:
+async def prompts_get(line: ProbeContext) -> None:
     said, shown = (await line.client.get_prompt("greet", {"who": "Ada"})).messages
     assert (said.role, said.content.text) == ("user", "Say hello to Ada.")
     assert (shown.role, shown.content.resource.text) == ("assistant", "static text")
@@ -328,12 +328,12 @@ async def prompts_get(line: Line) -> None:
 
 
 @probe("notifications/prompts/list_changed to client")
-async def prompts_changed(line: Line) -> None:
-    await comes_and_goes(line, "prompts", "spare", lambda: (one.name async for one in line.client.prompts()))
+async def prompts_changed(line: ProbeContext) -> None:
+    await hide_and_show(line, "prompts", "spare", lambda: (one.name async for one in line.client.prompts()))
 
 
 @probe("completion/complete to server")
-async def completion_complete(line: Line) -> None:
+async def completion_complete(line: ProbeContext) -> None:
     """For a prompt, for a template, and with arguments that are filled in already."""
     client = line.client
     assert (await client.complete("prompt", "greet", "who", "A")).values == ["Ada", "Alan"]
@@ -344,7 +344,7 @@ async def completion_complete(line: Line) -> None:
 
 
 @probe("logging/setLevel to server")
-async def logging_set_level(line: Line) -> None:
+async def logging_set_level(line: ProbeContext) -> None:
     """Messages below the level are not sent."""
     with line.host.listening("notifications/message") as news:
         await line.client.set_log_level("warning")
@@ -355,7 +355,7 @@ async def logging_set_level(line: Line) -> None:
 
 
 @probe("notifications/message to client")
-async def log_message(line: Line) -> None:
+async def log_message(line: ProbeContext) -> None:
     await line.client.set_log_level("debug")
     with line.host.listening("notifications/message") as news:
         await line.host.call("log", level="notice", said="hello")
@@ -367,25 +367,25 @@ async def log_message(line: Line) -> None:
 
 
 @probe("sampling/createMessage to client")
-async def sampling(line: Line) -> None:
+async def sampling(line: ProbeContext) -> None:
     reply = json.loads(await line.host.call("sample", prompt="hello"))
     assert reply == {"text": "echo: hello", "model": "parrot"}
 
 
 @probe("notifications/progress to server")
-async def progress_to_server(line: Line) -> None:
+async def progress_to_server(line: ProbeContext) -> None:
     heard = json.loads(await line.host.call("sample_watching", prompt="count"))
     words = ["half", "whole"] if line.revision >= "2025-03-26" else [None, None]
     assert heard == [[1, 2, words[0]], [2, 2, words[1]]]
 
 
 @probe("roots/list to client")
-async def roots_list(line: Line) -> None:
+async def roots_list(line: ProbeContext) -> None:
     assert json.loads(await line.host.call("list_roots")) == [[ROOT.uri, ROOT.name]]
 
 
 @probe("notifications/roots/list_changed to server")
-async def roots_changed(line: Line) -> None:
+async def roots_changed(line: ProbeContext) -> None:
     await line.client.set_roots([OTHER_ROOT])
     assert await line.host.call("happened", event="roots changed") == "roots changed"
     assert json.loads(await line.host.call("list_roots")) == [[OTHER_ROOT.uri, OTHER_ROOT.name]]
@@ -393,7 +393,7 @@ async def roots_changed(line: Line) -> None:
 
 
 @probe("elicitation/create to client")
-async def elicitation(line: Line) -> None:
+async def elicitation(line: ProbeContext) -> None:
     """By form, with each of the three answers; and by URL, where the revision has it."""
     accepted = json.loads(await line.host.call("elicit", message="accept"))
     assert accepted == {"action": "accept", "name": "Ada", "age": 36, "likes": "tea"}
@@ -414,7 +414,7 @@ async def elicitation(line: Line) -> None:
 
 
 @probe("notifications/elicitation/complete to client")
-async def elicitation_complete(line: Line) -> None:
+async def elicitation_complete(line: ProbeContext) -> None:
     with line.host.listening("notifications/elicitation/complete") as news:
         await line.host.call("elicit_url", message="accept")
         await line.host.call("finish_elicitation")

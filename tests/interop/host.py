@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from tests.interop.recording import Tapped, judge
+from tests.interop.recording import RecordingConnector, check_client_messages
 from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
@@ -41,7 +41,7 @@ class Host:
         roots: Iterable[RootLike] = (ROOT,),
         settings: Settings = PATIENT,
     ) -> None:
-        self.tap = Tapped(connector)
+        self.tap = RecordingConnector(connector)
         self.questions: list[Question | UrlQuestion] = []
         self.answer: Any = {"name": "Ada", "age": 36}  # to forms, or a function that returns one
         self.sampling_cancelled = asyncio.Event()
@@ -64,10 +64,10 @@ class Host:
         if kind is None:
             self.judge()
 
-    def judge(self) -> None:
+    def check_client_messages(self) -> None:
         """Raise AssertionError unless all messages of the client are valid."""
         for wire in self.tap.wires:
-            judge(wire)
+            check_client_messages(wire)
 
     # --- callbacks -----------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
     wire: Wire
 
 
-def kept(folder: Path, name: str, run: Callable[[], Any]) -> Any:
+def computed_once(folder: Path, name: str, run: Callable[[], Any]) -> Any:
     """The result of a slow function: computed by the first worker that needs it, read by all others."""
     file = folder / f"{name}.json"
     with file.with_suffix(".lock").open("w") as lock:

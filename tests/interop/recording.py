@@ -12,7 +12,7 @@ from trunkline.wire import codec
 from trunkline.wire.messages import Incoming
 
 
-class Tapped:
+class RecordingConnector:
     """Opens connections of another connector, and records their messages."""
 
     def __init__(self, connector: Connector) -> None:
@@ -26,10 +26,12 @@ class Tapped:
     async def connect(self, accept: Accept) -> Channel:
         wire: Wire = []
         self.wires.append(wire)
-        return await self._connector.connect(lambda channel: _Heard(accept(_Said(channel, wire)), wire))
+        return await self._connector.connect(
+            lambda channel: _RecordingReceiver(accept(_RecordingChannel(channel, wire)), wire)
+        )
 
 
-class _Said:
+class _RecordingChannel:
     """A channel that records the client's messages."""
 
     def __init__(self, channel: Channel, wire: Wire) -> None:
@@ -44,7 +46,7 @@ class _Said:
         return getattr(self._channel, name)
 
 
-class _Heard:
+class _RecordingReceiver:
     """A receiver that records the server's messages."""
 
     def __init__(self, receiver: Receiver, wire: Wire) -> None:
@@ -71,7 +73,7 @@ def _plain(message: Any) -> Any:
     return json.loads(codec.encode(message))
 
 
-def judge(wire: Wire) -> None:
+def check_client_messages(wire: Wire) -> None:
     """Raise AssertionError unless all messages of the client are valid in their revision.
 
     It reads the server's messages only as far as that depends on them.

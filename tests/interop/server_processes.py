@@ -14,7 +14,7 @@ STARTING = 60.0  # seconds before a process that does not listen is a failure
 LISTENING = "0A"  # how the kernel writes that state of a socket
 
 
-class Served:
+class ServerProcess:
     """A process that listens on a port of its choice."""
 
     def __init__(self, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
@@ -54,9 +54,9 @@ class Served:
 
 
 @contextmanager
-def served(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Iterator[Served]:
+def served(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
     """A server process, for the duration of a test."""
-    server = Served(command, env)
+    server = ServerProcess(command, env)
     try:
         yield server
     finally:

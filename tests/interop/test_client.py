@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.client_capabilities import PROBES, asks_nothing_that_is_not_offered
-from tests.interop.client_probes import Line
+from tests.interop.client_capabilities import PROBES, sends_only_declared_methods
+from tests.interop.client_probes import ProbeContext
 from tests.interop.host import OTHER_ROOT, Host, Reports
-from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, declared, kept, sent, shown
-from tests.interop.recording import judge
+from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, computed_once, declared, sent, shown
+from tests.interop.recording import check_client_messages
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
@@ -85,7 +85,7 @@ NOT_CELLS = {"experimental", "completions"}  # declared to every revision: as an
 @pytest.fixture
 def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outcome:
     """The outcomes of our client with the server over a transport in a revision."""
-    outcomes = kept(shared_folder, f"server-{peer.name}-{line}", lambda: asyncio.run(use_all(peer, line)))
+    outcomes = computed_once(shared_folder, f"server-{peer.name}-{line}", lambda: asyncio.run(use_all(peer, line)))
     return Outcome(*outcomes[revision.value])
 
 
@@ -104,7 +104,7 @@ async def use(connector: Connector, revision: Revision) -> Outcome:
         for host in hosts:
             stack.push_async_callback(host.client.close)
         await asyncio.gather(*(host.client.open() for host in hosts))
-        line = Line(revision.value, full, {path: host for absent, host in others.items() for path in absent})
+        line = ProbeContext(revision.value, full, {path: host for absent, host in others.items() for path in absent})
         matrix = {cell: await tried(cell, line) for cell in cells(revision) if cell in PROBES}
         for path in set(declared(dict(full.client.capabilities))) - NOT_CELLS:
             matrix.setdefault(f"server {path}", {"ok": False, "why": "declared, but not a cell of the matrix"})
@@ -118,7 +118,7 @@ def absences(revision: Revision) -> list[tuple[str, ...]]:
     return [("sampling", "roots", "elicitation.form")]  # elicitation had no other form then
 
 
-async def tried(cell: str, line: Line) -> dict[str, Any]:
+async def tried(cell: str, line: ProbeContext) -> dict[str, Any]:
     """The outcome of one probe."""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -143,7 +143,7 @@ def test_server_declares_nothing_without_a_cell(revision: Revision, used: Outcom
 def test_client_messages_are_valid(used: Outcome) -> None:
     assert used.wire, "the connection never came about, or broke off"
     for wire in used.wire:
-        judge(wire)
+        check_client_messages(wire)
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
@@ -156,7 +156,7 @@ def test_modern_era_without_a_cell_never_passes(revision: Revision, used: Outcom
 async def test_client_requests_nothing_undeclared(peer: Peer, line: str) -> None:
     bare, newest = peer.reached_by(line, "--bare"), max(HANDSHAKE).value
     async with bare as connector, Host(connector, newest, without=("roots",)) as host:
-        await asks_nothing_that_is_not_offered(host, *SHAKEN, "ping")
+        await sends_only_declared_methods(host, *SHAKEN, "ping")
 
 
 @pytest.mark.parametrize(("peer", "line"), LINES, ids=shown)
@@ -165,7 +165,7 @@ async def test_client_detects_the_era_and_requests_nothing_undeclared(peer: Peer
     async with peer.reached_by(line, "--bare") as connector, Host(connector, without=("roots",)) as host:
         assert host.client.revision == (MODERN if modern else max(HANDSHAKE))
         rest = ["server/discover"] if modern else [*SHAKEN, "ping"]
-        await asks_nothing_that_is_not_offered(host, "server/discover", *rest)
+        await sends_only_declared_methods(host, "server/discover", *rest)
 
 
 @pytest.mark.parametrize(("peer", "revision"), KILLED, ids=shown)

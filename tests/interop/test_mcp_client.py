@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, kept, sent, shown
+from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, computed_once, sent, shown
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT, check
@@ -57,7 +57,7 @@ CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
 @pytest.fixture
 def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outcome:
     """The outcomes of an official SDK with our server over a transport in a revision."""
-    outcomes = kept(shared_folder, f"client-{peer.name}-{line}", lambda: run_peer(peer, line))
+    outcomes = computed_once(shared_folder, f"client-{peer.name}-{line}", lambda: run_peer(peer, line))
     return Outcome(**outcomes[revision.value])
 
 

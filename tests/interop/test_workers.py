@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 from tests.chaos.forwarder import forwarded
 from tests.contract.valkey import valkey
-from tests.interop.matrix import Cells, cells, kept, shown
-from tests.interop.server_processes import Served, served
+from tests.interop.matrix import Cells, cells, computed_once, shown
+from tests.interop.server_processes import ServerProcess, served
 from tests.interop.test_mcp_client import PATHS, PEERS, SERVER, Peer
 from tests.processes import children, eventually
 
@@ -31,8 +31,8 @@ ENVIRONMENT = {
     "TRUNKLINE_PROCESS_LEASE": "3",  # so that processes on Valkey soon detect that one of them is dead
     **{name: "" for name in os.environ if name.startswith("COV")},  # a killed process reports no coverage
 }
-GATHERING = 100.0  # seconds before a client that does not come is a failure
-PATIENCE = 2.5 * GATHERING
+READY_FOLDER = 100.0  # seconds before a client that does not come is a failure
+PATIENCE = 2.5 * READY_FOLDER
 KILLED = "a process is killed"
 BEFORE = ("tools/list to server", "tools/call to server", "sampling/createMessage to client")
 AFTER = (
@@ -54,7 +54,7 @@ class Deployment:
     """The processes of a server, and their common address."""
 
     name: str
-    servers: list[Served]
+    servers: list[ServerProcess]
     place: str
 
     @property
@@ -69,7 +69,7 @@ class Deployment:
             server.process.poll()  # which reaps it, if it has
         return not Path(f"/proc/{pid}").exists()
 
-    async def lose_one(self, clients: list[dict[str, Any]]) -> None:
+    async def kill_one(self, clients: list[dict[str, Any]]) -> None:
         """Kill the process with the most sessions, if it has no stream of HTTP+SSE, whose session ends with it. Then
         change a resource.
         """
@@ -157,11 +157,11 @@ async def play(peer: Peer, deployments: list[Deployment], folder: Path) -> dict[
     return {name: outcome["matrix"] for name, outcome in zip(names, json.loads(said), strict=True)}
 
 
-async def lose_one(deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
+async def kill_one_of_each(deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
     """Kill a process of each deployment once all clients wait for it; unless some never connect, as their cells report."""
     with suppress(TimeoutError):
-        clients = await asyncio.wait_for(all_ready(folder), GATHERING)
-        await asyncio.gather(*(deployment.lose_one(clients) for deployment in deployments))
+        clients = await asyncio.wait_for(all_ready(folder), READY_FOLDER)
+        await asyncio.gather(*(deployment.kill_one(clients) for deployment in deployments))
     (folder / "done").touch()
     return {}
 
@@ -178,7 +178,7 @@ async def played(folder: Path) -> dict[str, Cells]:
     async with asyncio.timeout(PATIENCE), opened("workers") as workers, opened("valkey") as over_valkey:
         deployments = [workers, over_valkey]
         found = await asyncio.gather(
-            *(play(peer, deployments, folder) for peer in PEERS), lose_one(deployments, folder)
+            *(play(peer, deployments, folder) for peer in PEERS), kill_one_of_each(deployments, folder)
         )
     return {name: matrix for outcomes in found for name, matrix in outcomes.items()}
 
@@ -186,5 +186,5 @@ async def played(folder: Path) -> dict[str, Cells]:
 @pytest.mark.row("PROMISE-4", "D08")
 @pytest.mark.parametrize("run", RUNS, ids=called)
 def test_official_clients_survive_a_killed_worker(run: Run, shared_folder: Path, tmp_path: Path) -> None:
-    matrix = kept(shared_folder, "workers", lambda: asyncio.run(played(tmp_path)))[called(run)]
+    matrix = computed_once(shared_folder, "workers", lambda: asyncio.run(played(tmp_path)))[called(run)]
     assert {cell: matrix.get(cell) for cell in run.cells} == {cell: {"ok": True} for cell in run.cells}

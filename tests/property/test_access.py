@@ -82,10 +82,10 @@ async def test_listed_tools_are_callable(
             templates = await shown("resources/templates/list", "resourceTemplates", "uriTemplate")
             assert templates == {member[:-1] + "{x}" for member in members}
             assert {len(each) for each in (tools, prompts, resources, members)} == {len(tools)}
-            assert tools == {f"t{n}" for n in numbers if may(principal, **rules[n])}
+            assert tools == {f"t{n}" for n in numbers if expected_access(principal, **rules[n])}
 
 
-def may(principal: Principal | None, scopes: list[str] | None, allow: Any) -> bool:
+def expected_access(principal: Principal | None, scopes: list[str] | None, allow: Any) -> bool:
     """The same rule in its simplest form."""
     covered = principal is None or principal.scopes >= set(scopes or ())
     subject = None if principal is None else principal.subject

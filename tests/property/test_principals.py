@@ -64,7 +64,7 @@ class Tenant:
         return answer
 
 
-def people(random: Random, home: Issuer, abroad: Issuer) -> tuple[list[Tenant], StaticTokens]:
+def make_tenants(random: Random, home: Issuer, abroad: Issuer) -> tuple[list[Tenant], StaticTokens]:
     """Half of them with signed tokens of two issuers, half with opaque tokens. Many share a client id, and the names
     are the same at each issuer.
     """
@@ -153,7 +153,7 @@ def may(principal: Principal, number: int) -> bool:
     return allowed and principal.scopes >= set(needed(number))
 
 
-class Street:
+class TenantActions:
     """One tenant among all, at a server."""
 
     def __init__(self, port: int, one: Tenant, all_: list[Tenant], random: Random, server: Server) -> None:
@@ -349,7 +349,7 @@ class Street:
 async def served(random: Random) -> AsyncIterator[tuple[int, list[Tenant], Server]]:
     async with issuer() as home, issuer() as abroad:
         abroad.site.pages["/jwks"] = page({"keys": [OTHER_KEY.public]})
-        tenants, static = people(random, home, abroad)
+        tenants, static = make_tenants(random, home, abroad)
         auth = ResourceServer(Jwt(home.name), Jwt(abroad.name), static, public_url=US)
         server = offering(tenants, auth)
         listener = await server.listen("http://127.0.0.1:0/mcp")
@@ -362,7 +362,7 @@ async def served(random: Random) -> AsyncIterator[tuple[int, list[Tenant], Serve
 async def test_fifty_concurrent_principals_stay_separate(seed: int) -> None:
     random = Random(seed)
     async with served(random) as (port, tenants, server):
-        streets = [Street(port, tenant, tenants, Random(random.random()), server) for tenant in tenants]
+        streets = [TenantActions(port, tenant, tenants, Random(random.random()), server) for tenant in tenants]
         async with asyncio.TaskGroup() as town:
             for street in streets:
                 town.create_task(street.live())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.stores import STORES, Place
+from tests.contract.stores import STORES, SharedStore
 
 from trunkline.errors import Conflict, Fenced
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write
@@ -91,7 +91,7 @@ class Model:
 class Sequence:
     """The same operations on a store and on the model."""
 
-    def __init__(self, store: Store, place: Place) -> None:
+    def __init__(self, store: Store, place: SharedStore) -> None:
         self.store, self.place, self.model = store, place, Model()
 
     async def commit(self, asked: list[Any], fenced_by: int | None) -> None:
@@ -159,7 +159,7 @@ class Sequence:
 
 async def run(kind: str, sequence: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(kind, Path(folder))
+        place = SharedStore(kind, Path(folder))
         both = Sequence(await place.enter(), place)
         for name, *arguments in [*sequence, ("look", "", 2)]:
             await getattr(both, name)(*arguments)

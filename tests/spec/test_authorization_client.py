@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.auth.auth_servers import CALLBACK, Office, office
-from tests.unit.auth.auth_setup import RESOURCE, TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import CALLBACK, AuthServers, servers
+from tests.unit.auth.auth_setup import RESOURCE, TOKEN, Page, RecordedRequest
 
 from trunkline import BlockingClient, Client, Context, Server, Settings
 from trunkline.auth import MemoryTokens, OAuth, Principal, Redirected, ResourceServer
@@ -41,7 +41,7 @@ async def guarded(path: str = "/mcp") -> AsyncIterator[str]:
 class SlowUser:
     """A user who takes a long time to log in."""
 
-    def __init__(self, there: Office) -> None:
+    def __init__(self, there: AuthServers) -> None:
         self.there = there
         self.arrived = asyncio.Event()
         self.agrees = asyncio.Event()
@@ -72,7 +72,7 @@ class DenyingUser:
         self.asked += 1
         raise AuthorizationFailed("the login was not completed", hop="authorization", clause="a rule")
 
-    def oauth(self, there: Office, **options: Any) -> Any:
+    def oauth(self, there: AuthServers, **options: Any) -> Any:
         return there.oauth(interaction=Redirected(CALLBACK, self), **options)
 
 
@@ -205,7 +205,7 @@ def test_blocking_client_supports_auth() -> None:
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
 async def test_failed_login_while_opening_is_raised_once(revision: str | None) -> None:
     person = DenyingUser()
-    async with office() as there:
+    async with servers() as there:
         with pytest.raises(AuthorizationFailed, match="the login was not completed") as failed:
             await Client(there.url, auth=person.oauth(there), revision=revision).open()
     assert (failed.value.hop, failed.value.clause, person.asked) == ("authorization", "a rule", 1)
@@ -214,7 +214,7 @@ async def test_failed_login_while_opening_is_raised_once(revision: str | None) -
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
 async def test_invalid_metadata_is_reported_with_hop_and_clause(revision: str | None) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.resource["resource"] = "https://evil.example/mcp"
         with pytest.raises(AuthorizationFailed, match=r"is for 'https://evil\.example/mcp'") as failed:
             await Client(there.url, auth=there.oauth(), revision=revision).open()
@@ -224,7 +224,7 @@ async def test_invalid_metadata_is_reported_with_hop_and_clause(revision: str | 
 
 @pytest.mark.row("AUT-21")
 async def test_unauthorized_call_raises_and_connection_stays() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda _: "notes"
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
@@ -236,7 +236,7 @@ async def test_unauthorized_call_raises_and_connection_stays() -> None:
 
 
 async def test_permanent_403_is_a_peer_error() -> None:
-    async with office() as there:
+    async with servers() as there:
         serve = there.serve
         there.world.pages["POST /mcp"] = lambda asked: Page(403) if b"tools/call" in asked.body else serve(asked)
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
@@ -245,7 +245,7 @@ async def test_permanent_403_is_a_peer_error() -> None:
 
 
 async def test_concurrent_calls_share_login_and_step_up() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.needs = {"write": {"write"}}
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
             said = await asyncio.gather(*(client.call_tool("write") for _ in range(10)))
@@ -255,7 +255,7 @@ async def test_concurrent_calls_share_login_and_step_up() -> None:
 
 async def test_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
-    async with office() as there:
+    async with servers() as there:
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
             await client.call_tool("read")
             there.now += 10_000
@@ -277,7 +277,7 @@ async def test_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture)
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
 async def test_login_pauses_timeout_while_connecting(revision: str | None) -> None:
     clock = ManualClock()
-    async with office() as there:
+    async with servers() as there:
         person = SlowUser(there)
         opening = asyncio.create_task(Client(there.url, auth=person.oauth(), revision=revision, clock=clock).open())
         await person.arrived.wait()
@@ -294,7 +294,7 @@ async def test_login_pauses_timeout_while_connecting(revision: str | None) -> No
 
 async def test_login_pauses_timeout_of_a_call() -> None:
     clock = ManualClock()
-    async with office() as there:
+    async with servers() as there:
         there.needs = {"write": {"write"}}
         person = SlowUser(there)
         person.agrees.set()
@@ -311,7 +311,7 @@ async def test_login_pauses_timeout_of_a_call() -> None:
 
 
 async def test_closed_client_ends_the_login() -> None:
-    async with office() as there:
+    async with servers() as there:
         person = SlowUser(there)
         client = Client(there.url, auth=person.oauth(), revision="2025-11-25")
         opening = asyncio.create_task(client.open())
@@ -328,10 +328,10 @@ async def test_closed_client_ends_the_login() -> None:
 async def test_reconnect_logs_in_once() -> None:
     person = DenyingUser()
     failures: list[Exception] = []
-    async with office() as there:
+    async with servers() as there:
         store, serve, gone = MemoryTokens(), there.serve, False
 
-        def with_session(asked: Asked) -> Page:
+        def with_session(asked: RecordedRequest) -> Page:
             if gone and asked.headers.get("mcp-session-id") == "s":
                 return Page(404)
             page, method = serve(asked), json.loads(asked.body)["method"]
@@ -358,10 +358,10 @@ async def test_reconnect_logs_in_once() -> None:
 
 
 async def test_credentials_do_not_follow_cross_origin_redirect() -> None:
-    async with office() as there:
+    async with servers() as there:
         serve, elsewhere = there.serve, there.world.url.replace("127.0.0.1", "localhost")
 
-        def misleading(asked: Asked) -> Page:
+        def misleading(asked: RecordedRequest) -> Page:
             page = serve(asked)
             return (
                 Page(307, None, {"Location": elsewhere}) if page.status == 200 and b"tools/call" in asked.body else page
@@ -378,7 +378,7 @@ async def test_credentials_do_not_follow_cross_origin_redirect() -> None:
 
 @pytest.mark.row("AUT-06")
 async def test_challenge_of_a_call_names_metadata() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages["GET /meta"] = there.world.pages.pop(RESOURCE)
         there.world.challenge = f'Bearer resource_metadata="{there.world.origin}/meta"'
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:

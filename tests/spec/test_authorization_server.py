@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from tests import modern
 from tests.contract.asgi import asgi_server
 from tests.limits import PATIENCE
-from tests.unit.auth.server.issuer import Issuer, bearer, issuing
+from tests.unit.auth.server.issuer import Issuer, bearer, running_issuer
 from tests.unit.transports.http.asgi import Answer, Host, call, hosted, request
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -105,7 +105,7 @@ async def followed(url: str, token: str, audience: str) -> None:
 @pytest.mark.row("AUT-03", "AUT-04")
 @pytest.mark.parametrize("path", ["", "/mcp", "/deep/mcp"])
 async def test_listener_publishes_metadata_and_accepts_its_tokens(path: str) -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall))
         place = (await server.listen(f"http://127.0.0.1:0{path}")).address
         resource = place.rstrip("/")
@@ -115,7 +115,7 @@ async def test_listener_publishes_metadata_and_accepts_its_tokens(path: str) -> 
 
 @pytest.mark.row("AUT-04")
 async def test_mounted_application_publishes_metadata() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         app: Any = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall)).asgi()
         async with asgi_server(Starlette(routes=[Mount("/tools", app=app)])) as (host, port):
             place = f"http://{host}:{port}/tools"
@@ -125,7 +125,7 @@ async def test_mounted_application_publishes_metadata() -> None:
 
 @pytest.mark.row("SEC-01")
 async def test_token_for_another_port_is_refused() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall))
         place = (await server.listen("http://127.0.0.1:0/mcp")).address
         stolen = bearer(issuer.token(aud="http://127.0.0.1:9/mcp"))
@@ -199,7 +199,7 @@ async def test_missing_scope_is_reported_without_token_authentication() -> None:
 
 
 async def test_session_stream_ends_with_its_token_and_resumes() -> None:
-    async with issuing() as issuer, guarded(issuer) as (host, clock):
+    async with running_issuer() as issuer, guarded(issuer) as (host, clock):
         token = bearer(issuer.token(exp=issuer.wall() + 60))
         ident = await session(host, token)
         stream = host.begin("GET", authorization=token, mcp_session_id=ident)
@@ -221,7 +221,7 @@ async def test_session_stream_ends_with_its_token_and_resumes() -> None:
 
 
 async def test_slow_response_resumes_with_another_token() -> None:
-    async with issuing() as issuer, guarded(issuer) as (host, clock):
+    async with running_issuer() as issuer, guarded(issuer) as (host, clock):
         token = bearer(issuer.token(exp=issuer.wall() + 60))
         ident = await session(host, token)
         answer = host.begin("POST", call("waits", token="p"), authorization=token, mcp_session_id=ident)
@@ -240,7 +240,7 @@ async def test_slow_response_resumes_with_another_token() -> None:
     ids=["a call", "a subscription"],
 )
 async def test_modern_stream_ends_with_its_token(method: str, params: dict[str, Any]) -> None:
-    async with issuing() as issuer, guarded(issuer) as (host, clock):
+    async with running_issuer() as issuer, guarded(issuer) as (host, clock):
         token = bearer(issuer.token(exp=issuer.wall() + 60))
         answer = modern.begin(host, method, modern.enveloped(**params), authorization=token)
         await answer.message()
@@ -252,7 +252,7 @@ async def test_modern_stream_ends_with_its_token(method: str, params: dict[str, 
 
 async def test_http_sse_ends_with_the_token_of_its_stream() -> None:
     patient = Settings(initialize_timeout=None)
-    async with issuing() as issuer, guarded(issuer, settings=patient) as (host, clock):
+    async with running_issuer() as issuer, guarded(issuer, settings=patient) as (host, clock):
         token = bearer(issuer.token(aud="http://localhost:1/sse", exp=issuer.wall() + 60))
         stream = host.begin("GET", path="/sse", authorization=token)
         assert (await stream.event()).kind == "endpoint"
@@ -282,7 +282,7 @@ async def test_websocket_without_token_gets_the_same_challenge(caplog: pytest.Lo
 
 async def test_websocket_belongs_to_its_principal_until_expiry() -> None:
     clock = ManualClock()
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall), clock=clock)
         place = (await server.listen("http://127.0.0.1:0/mcp")).address
         token = bearer(issuer.token(aud=place, exp=issuer.wall() + 60))

@@ -132,7 +132,7 @@ def test_socket_file_with_a_full_backlog_is_kept(path: Path) -> None:
 
 
 async def test_tls_on_a_unix_socket_is_refused(server: Server, path: Path) -> None:
-    from tests.contract.lines import server_tls
+    from tests.contract.connections import server_tls
 
     with pytest.raises(ConfigError, match="do not match"):
         await server.listen(f"http+unix://{path}:/mcp", tls=server_tls())

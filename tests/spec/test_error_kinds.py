@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
 
 import pytest
-from tests.unit.auth.server.issuer import issuing
+from tests.unit.auth.server.issuer import running_issuer
 from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import (
@@ -350,14 +350,14 @@ class ErrorServer:
 
     async def request_with_foreign_token(self, **claims: Any) -> Any:
         """The response to an HTTP request with a token of a foreign issuer."""
-        async with issuing() as issuer:
+        async with running_issuer() as issuer:
             gate = ResourceServer(Jwt(issuer.url), now=issuer.wall).within("/")
             sent = f"Bearer {issuer.token(**claims)}"
             return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
 
     async def sends_unknown_tokens(self) -> Any:
         """The response to one unknown token more than an address may send in a minute."""
-        async with issuing() as issuer:
+        async with running_issuer() as issuer:
             limits = IssuerLimits(rejected_per_minute=1)
             verifier = Introspection(issuer.url, client_id="notes", client_secret="x", limits=limits)
             host = Host(self.server, clock=self.clock, gate=ResourceServer(verifier, now=issuer.wall).within("/"))

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.http_peer import HttpPeer
-from tests.interop.server_processes import Served
+from tests.interop.server_processes import ServerProcess
 from tests.limits import PATIENCE
 from tests.processes import StdioPeer, pause_between_writes
 
@@ -191,9 +191,9 @@ async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: P
     """It takes a second: two processes start, and a lease expires."""
     script = tmp_path / "server.py"
     script.write_text(f"import sys\nsys.path.insert(0, {SOURCE!r})\n{OVER_HTTP}")
-    first = Served([sys.executable, script, tmp_path, "0"])
+    first = ServerProcess([sys.executable, script, tmp_path, "0"])
     place = first.place()
-    second: Served | None = None
+    second: ServerProcess | None = None
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
             peer = HttpPeer(http, f"http://{place}/mcp")
@@ -202,7 +202,7 @@ async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: P
                 made = [await peer.result(method, params) for method, params in ASKED.items()]
                 began = [await anext(said) for _ in range(3)]
             first.close()
-            second = Served([sys.executable, script, tmp_path, place.rpartition(":")[2]])
+            second = ServerProcess([sys.executable, script, tmp_path, place.rpartition(":")[2]])
             assert second.place() == place
             async with peer.listening() as said:
                 (tmp_path / "heard").touch()

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.unit.server.tasks.test_recovery import LEASE, Scene
+from tests.unit.server.tasks.test_recovery import LEASE, RecoverySetup
 
 from trunkline import Context, Server, TaskPolicy
 from trunkline.testing import RawPeer
@@ -88,7 +88,7 @@ async def test_progress_from_a_thread_is_ordered_and_precedes_the_end() -> None:
 
 
 async def test_plain_function_resumes_from_its_checkpoint() -> None:
-    scene, begun, stop = Scene(), threading.Event(), threading.Event()
+    scene, begun, stop = RecoverySetup(), threading.Event(), threading.Event()
 
     def work(ctx: Context) -> str:
         if ctx.resumed_from is None:

@@ -39,7 +39,7 @@ SCRIPT = """
             print(os.getpid(), file=file)
         yield
 
-    server = Server("house", lifespan=lifespan, observers=[], settings=Settings(**options.pop("settings", {})))
+    server = Server("workers", lifespan=lifespan, observers=[], settings=Settings(**options.pop("settings", {})))
 
     @server.tool
     async def who() -> int:
@@ -81,7 +81,7 @@ class WorkerServer:
 
     def open(self) -> "WorkerServer":
         name, _, address = self.line().partition(" listens at ")
-        assert name == "house"
+        assert name == "workers"
         scheme, _, rest = address.partition("://")
         self.secure, self.at = scheme == "https", rest.removesuffix("/mcp")
         eventually(lambda: self.states() == {"ready"})
@@ -252,14 +252,14 @@ class Load:
     def __init__(self, subject: WorkerServer, clients: int = 4) -> None:
         self.answered: Counter[int] = Counter()
         self.lost = 0
-        self._house = subject
+        self._server = subject
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
 
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                self.answered[self._house.who()] += 1
+                self.answered[self._server.who()] += 1
             except (OSError, http.client.HTTPException):
                 self.lost += 1  # the calls in flight in the killed worker
 

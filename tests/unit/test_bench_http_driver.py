@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench.driver import BenchError, Question, WrongAnswer
 from bench.http_driver import HttpServerProcess, message_of, told_in
-from bench.valkey import kept_in
+from bench.valkey import store_option
 from bench.workers import WorkersProcess
 
 BARE = [sys.executable, str(Path(__file__).parents[2] / "bench" / "peers" / "bare_http.py")]
@@ -32,7 +32,7 @@ def test_correct_server_is_measured(window: int) -> None:
 
 
 def test_forwarded_calls_are_measured(tmp_path: Path) -> None:
-    with kept_in("valkey", sys.executable, str(tmp_path)) as kept:
+    with store_option("valkey", sys.executable, str(tmp_path)) as kept:
         env = os.environ | kept | {"BENCH_WORKERS": "2"}
         with WorkersProcess(SERVER, env, workers=2, carried=True, timed=False) as server:
             sample = server.ask(echo("hello {n}"), count=8, window=2)

@@ -80,7 +80,7 @@ def test_observers_hear_failures_if_any_exists() -> None:
 # --- slow observers --------------------------------------------------------------------------------------------------
 
 
-class Slow:
+class SlowObserver:
     """Records facts, each when the test releases it."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ def numbered(number: int) -> Fact:
 
 
 async def test_slow_observer_does_not_delay_calls() -> None:
-    slow = Slow()
+    slow = SlowObserver()
     server = Server("t", observers=[slow])
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -114,7 +114,7 @@ async def test_slow_observer_does_not_delay_calls() -> None:
 
 
 async def test_closing_client_delivers_queued_facts() -> None:
-    slow, server = Slow(), Server("t", observers=[])
+    slow, server = SlowObserver(), Server("t", observers=[])
     async with Client(server, observers=[slow]) as client:
         await client.ping()
         assert slow.facts == []
@@ -123,7 +123,7 @@ async def test_closing_client_delivers_queued_facts() -> None:
 
 
 async def test_facts_are_delivered_in_order_on_thread() -> None:
-    slow = Slow()
+    slow = SlowObserver()
     observers = Observers([slow])
     facts = [numbered(number) for number in range(100)]
     for fact in facts:
@@ -141,7 +141,7 @@ async def test_facts_are_delivered_in_order_on_thread() -> None:
 
 
 async def test_facts_over_queue_limit_are_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    slow = Slow()
+    slow = SlowObserver()
     observers = Observers([slow])
     for number in range(10_100):
         observers.on(numbered(number))
@@ -156,7 +156,7 @@ async def test_facts_over_queue_limit_are_dropped_and_logged(caplog: pytest.LogC
 
 
 async def test_shutdown_waits_for_observers_within_stage_timeout() -> None:
-    slow = Slow()
+    slow = SlowObserver()
     server = Server("t", observers=[slow], settings=Settings(stage_timeout=0.05))
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -174,7 +174,7 @@ async def test_threaded_observer_exceptions_are_counted() -> None:
         def on(self, fact: Fact) -> None:
             raise Abort
 
-    slow = Slow()
+    slow = SlowObserver()
     slow.go_on.release(2)
     observers = Observers([Failing(), slow])
     observers.on(CLOSED)
@@ -185,7 +185,7 @@ async def test_threaded_observer_exceptions_are_counted() -> None:
 
 
 async def test_threaded_failures_only_observer_gets_failures_only() -> None:
-    class Failures(Slow):
+    class Failures(SlowObserver):
         failures_only = True
 
     slow = Failures()
@@ -201,7 +201,7 @@ async def test_threaded_failures_only_observer_gets_failures_only() -> None:
 
 async def test_observer_thread_ends_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "_IDLE_TIMEOUT", 0.01)
-    slow = Slow()
+    slow = SlowObserver()
     observers = Observers([slow])
     slow.go_on.release(2)
     for _ in range(2):

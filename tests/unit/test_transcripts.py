@@ -9,8 +9,8 @@ from tests.transcripts import check_transcript
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO, SUBSCRIPTION_ID
 
 ENVELOPE = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
-WHO = {"name": "n", "version": "1"}
-INTRODUCED = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": WHO}
+CLIENT_INFO = {"name": "n", "version": "1"}
+INITIALIZED = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": CLIENT_INFO}
 
 
 def said(*messages: tuple[str, dict[str, Any]]) -> list[tuple[str, bytes]]:
@@ -30,20 +30,26 @@ def told(method: str, **params: Any) -> tuple[str, dict[str, Any]]:
     return "server", {"method": method, "params": params}
 
 
-GREETING = (
-    asked("initialize", 0, modern=False, protocolVersion="2025-11-25", capabilities={}, clientInfo=WHO),
-    answered(0, **INTRODUCED),
+HANDSHAKE = (
+    asked("initialize", 0, modern=False, protocolVersion="2025-11-25", capabilities={}, clientInfo=CLIENT_INFO),
+    answered(0, **INITIALIZED),
 )
-LISTED = {"resultType": "complete", "tools": [], "ttlMs": 0, "cacheScope": "private", "_meta": {SERVER_INFO: WHO}}
+LISTED = {
+    "resultType": "complete",
+    "tools": [],
+    "ttlMs": 0,
+    "cacheScope": "private",
+    "_meta": {SERVER_INFO: CLIENT_INFO},
+}
 
 
 @pytest.mark.parametrize(
     ("line", "side"),
     [
         ([asked("tools/list"), answered(**LISTED)], "server"),
-        ([*GREETING, asked("tools/list"), answered(**LISTED)], "server"),
-        ([*GREETING, asked("tools/list", modern=False), answered(tools=[])], "server"),
-        ([asked("server/discover", "probe"), *GREETING, asked("ping", modern=False)], "client"),
+        ([*HANDSHAKE, asked("tools/list"), answered(**LISTED)], "server"),
+        ([*HANDSHAKE, asked("tools/list", modern=False), answered(tools=[])], "server"),
+        ([asked("server/discover", "probe"), *HANDSHAKE, asked("ping", modern=False)], "client"),
         ([asked("tools/call", name="a"), answered(resultType="input_required", requestState="s")], "server"),
         (
             [
@@ -72,7 +78,7 @@ def test_message_valid_in_its_revision_passes(line: list[Any], side: Any) -> Non
     ("line", "side", "why"),
     [
         ([asked("tools/list"), answered(tools=[])], "server", "not valid in 2026-07-28.*resultType"),
-        ([*GREETING, asked("tools/list"), answered(tools=[])], "server", "not valid in 2026-07-28"),
+        ([*HANDSHAKE, asked("tools/list"), answered(tools=[])], "server", "not valid in 2026-07-28"),
         ([asked("tools/call", name="a"), answered(resultType="input_required")], "server", "does not say which"),
         ([asked("tools/list"), ("server", {"id": 9, "method": "roots/list"})], "server", "never sends the request"),
         ([asked("ping")], "client", "a client never sends the request ping"),
@@ -85,8 +91,8 @@ def test_message_valid_in_its_revision_passes(line: list[Any], side: Any) -> Non
             "server",
             "not valid in 2026-07-28",
         ),
-        ([*GREETING, told("notifications/subscriptions/acknowledged", notifications={})], "server", "2025-11-25"),
-        ([*GREETING, asked("server/discover", modern=False)], "client", "not valid in 2025-11-25"),
+        ([*HANDSHAKE, told("notifications/subscriptions/acknowledged", notifications={})], "server", "2025-11-25"),
+        ([*HANDSHAKE, asked("server/discover", modern=False)], "client", "not valid in 2025-11-25"),
     ],
 )
 def test_message_invalid_in_its_revision_fails(line: list[Any], side: Any, why: str) -> None:

@@ -191,7 +191,7 @@ async def tools_changed(peer: Peer) -> None:
     async def names() -> list[str]:
         return [tool["name"] for tool in plain(await peer.session.list_tools())["tools"]]
 
-    await comes_and_goes(peer, "tools", "spare", names)
+    await hide_and_show(peer, "tools", "spare", names)
 
 
 @probe("resources/list to server")
@@ -225,7 +225,7 @@ async def resources_changed(peer: Peer) -> None:
     async def uris() -> list[str]:
         return [resource["uri"] for resource in plain(await peer.session.list_resources())["resources"]]
 
-    await comes_and_goes(peer, "resources", "test://spare", uris)
+    await hide_and_show(peer, "resources", "test://spare", uris)
 
 
 @probe("resources/subscribe to server")
@@ -274,7 +274,7 @@ async def prompts_changed(peer: Peer) -> None:
     async def names() -> list[str]:
         return [prompt["name"] for prompt in plain(await peer.session.list_prompts())["prompts"]]
 
-    await comes_and_goes(peer, "prompts", "spare", names)
+    await hide_and_show(peer, "prompts", "spare", names)
 
 
 @probe("completion/complete to server")
@@ -366,7 +366,7 @@ async def process_killed(peer: Peer) -> None:
 process_killed.patience = 150.0  # seconds, for all have to connect before
 
 
-async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:
+async def hide_and_show(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:
     """An entry is hidden and shown again: each time the client gets a notification and the changed list."""
     contains(await listed(), key)
     await peer.connection.call("hide", kind=kind)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tests.unit.auth.auth_setup import AUTHORIZE, ENDPOINT, TOKEN, Asked, Page, World, world
+from tests.unit.auth.auth_setup import AUTHORIZE, ENDPOINT, TOKEN, AuthSetup, Page, RecordedRequest, auth_setup
 
 from trunkline.auth import MemoryTokens, OAuth, Redirected
 from trunkline.auth.client.token_provider import TokenProvider
@@ -26,12 +26,12 @@ CALLBACK = "http://127.0.0.1:33418/callback"
 TOOL = {"name": "read", "inputSchema": {"type": "object"}}
 
 
-class Office:
+class AuthServers:
     """Both servers, the user, and their state."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.url, self.issuer = world.url, world.issuer
+    def __init__(self, auth_setup: AuthSetup) -> None:
+        self.world = auth_setup
+        self.url, self.issuer = auth_setup.url, auth_setup.issuer
         self.now = 1_000_000.0
         self.lifetime: float | None = 3600
         self.refreshes = True  # tokens come with a refresh token
@@ -47,8 +47,8 @@ class Office:
         self.came: list[tuple[str, str | None]] = []  # requests to the MCP server: method, token
         self._codes: dict[str, dict[str, str]] = {}
         self._refresh: dict[str, str] = {}  # refresh tokens, and their scope
-        world.server["registration_endpoint"] = world.at(REGISTER)
-        world.pages |= {TOKEN: self.token, REGISTER: self.register, ENDPOINT: self.serve, "GET /mcp": Page(405)}
+        auth_setup.server["registration_endpoint"] = auth_setup.at(REGISTER)
+        auth_setup.pages |= {TOKEN: self.token, REGISTER: self.register, ENDPOINT: self.serve, "GET /mcp": Page(405)}
 
     # --- the user --------------------------------------------------------------------------------
 
@@ -76,13 +76,13 @@ class Office:
 
     # --- the authorization server ----------------------------------------------------------------
 
-    def register(self, asked: Asked) -> Page:
+    def register(self, asked: RecordedRequest) -> Page:
         wanted = json.loads(asked.body)
         self.registered.append(wanted)
         secret = {} if self.secret is None else {"client_secret": self.secret, "client_secret_expires_at": 0}
         return Page(201, {**wanted, "client_id": f"client-{len(self.registered)}", **secret})
 
-    def token(self, asked: Asked) -> Page:
+    def token(self, asked: RecordedRequest) -> Page:
         form = dict(parse_qsl(asked.body.decode()))
         self.exchanges.append(form)
         self.proofs.append(asked.headers.get("authorization"))
@@ -120,7 +120,7 @@ class Office:
 
     # --- the MCP server --------------------------------------------------------------------------
 
-    def serve(self, asked: Asked) -> Page:
+    def serve(self, asked: RecordedRequest) -> Page:
         message = json.loads(asked.body or b"{}")
         method, params = message.get("method", ""), message.get("params", {})
         token = asked.headers.get("authorization", "").partition(" ")[2] or None
@@ -150,10 +150,10 @@ def _result(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def office() -> AsyncIterator[Office]:
+async def servers() -> AsyncIterator[AuthServers]:
     """Both servers, for a while."""
-    async with world() as made:
-        yield Office(made)
+    async with auth_setup() as made:
+        yield AuthServers(made)
 
 
 class Caller:
@@ -177,10 +177,10 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def caller(office: Office, auth: Any = None, url: str | None = None) -> AsyncIterator[Caller]:
+async def caller(servers: AuthServers, auth: Any = None, url: str | None = None) -> AsyncIterator[Caller]:
     """A caller like a new process: it knows only the content of the store."""
-    url = url or office.url
-    made = Caller((auth or office.oauth()).credentials(url, settings=Settings()), url)
+    url = url or servers.url
+    made = Caller((auth or servers.oauth()).credentials(url, settings=Settings()), url)
     try:
         yield made
     finally:

@@ -51,7 +51,7 @@ class Page(NamedTuple):
         return f"HTTP/1.1 {self.status} Said\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-class Asked(NamedTuple):
+class RecordedRequest(NamedTuple):
     """A request: verb and path together, the query, its headers and its body."""
 
     what: str
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
     body: bytes
 
 
-class World:
+class AuthSetup:
     """The servers. `pages` is by verb and path; other requests get 404."""
 
     def __init__(self, origin: str) -> None:
@@ -86,14 +86,14 @@ class World:
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": True,
         }
-        self.pages: dict[str, Page | Callable[[Asked], Page]] = {
+        self.pages: dict[str, Page | Callable[[RecordedRequest], Page]] = {
             RESOURCE: Page(200, self.resource, {"Access-Control-Allow-Origin": "*"}),
             SERVER: Page(200, self.server, {"Access-Control-Allow-Origin": "*"}),
             AUTHORIZE: Page(400, "<h1>client_id is missing</h1>"),
             TOKEN: Page(400, {"error": "invalid_request"}, {"Cache-Control": "no-store"}),
             KEYS: Page(200, {"keys": [KEY]}),
         }
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedRequest] = []
         self.silent = False
         self.knocked = asyncio.Event()
 
@@ -105,7 +105,7 @@ class World:
         """Make the MCP server accept every request."""
         self.pages[ENDPOINT] = Page(200, {"jsonrpc": "2.0", "id": 1, "result": GREETING})
 
-    def answer(self, asked: Asked) -> Page:
+    def answer(self, asked: RecordedRequest) -> Page:
         self.asked.append(asked)
         self.knocked.set()
         if asked.what in self.pages:
@@ -117,9 +117,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(tls: ssl.SSLContext | None = None) -> AsyncIterator[World]:
+async def auth_setup(tls: ssl.SSLContext | None = None) -> AsyncIterator[AuthSetup]:
     """A valid setup, for the duration of a test."""
-    made: World
+    made: AuthSetup
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,7 +134,7 @@ async def world(tls: ssl.SSLContext | None = None) -> AsyncIterator[World]:
         writer.transport.abort()
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    made = World(f"http{'s' if tls else ''}://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+    made = AuthSetup(f"http{'s' if tls else ''}://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
     try:
         yield made
     finally:
@@ -144,11 +144,11 @@ async def world(tls: ssl.SSLContext | None = None) -> AsyncIterator[World]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked:
+async def _read(reader: asyncio.StreamReader) -> RecordedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.split("\r\n")
     verb, target, _ = first.split(" ")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     where = urlsplit(target)
-    return Asked(f"{verb} {where.path}", where.query, headers, body)
+    return RecordedRequest(f"{verb} {where.path}", where.query, headers, body)

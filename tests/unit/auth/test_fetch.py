@@ -67,7 +67,7 @@ async def site(tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
         await turns()  # for transports to end
 
 
-class Names:
+class FixedResolver:
     """A resolver with configured addresses; each look-up returns the next."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ async def test_connection_error_omits_query() -> None:
      "https://[::ffff:a9fe:a9fe]/", "http://login.example/", "file:///etc/passwd", "https://u:p@login.example/"],
 )  # fmt: skip
 async def test_sec05_denied_url_is_not_resolved(url: str, sockets: list[object]) -> None:
-    names = Names(["8.8.8.8"])
+    names = FixedResolver(["8.8.8.8"])
     failed = await refused(Egress(resolve=names), url, hop="resource-metadata")
     assert "SSRF" in failed.clause
     assert (names.asked, sockets) == ([], [])
@@ -191,7 +191,7 @@ async def test_sec05_denied_url_is_not_resolved(url: str, sockets: list[object])
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fd00::1"])
 async def test_sec05_private_address_is_denied_before_connecting(address: str, sockets: list[object]) -> None:
-    failed = await refused(Egress(resolve=Names([address])), "https://login.example/a?code=hidden")
+    failed = await refused(Egress(resolve=FixedResolver([address])), "https://login.example/a?code=hidden")
     assert f"login.example is at {address}, which is" in str(failed)
     assert "SSRF" in failed.clause
     assert "hidden" not in str(failed)
@@ -199,13 +199,13 @@ async def test_sec05_private_address_is_denied_before_connecting(address: str, s
 
 
 async def test_sec05_one_private_address_denies_the_name(sockets: list[object]) -> None:
-    failed = await refused(Egress(resolve=Names(["8.8.8.8", "10.0.0.1"])), "https://login.example/")
+    failed = await refused(Egress(resolve=FixedResolver(["8.8.8.8", "10.0.0.1"])), "https://login.example/")
     assert "10.0.0.1" in str(failed)
     assert sockets == []
 
 
 async def test_sec05_public_address_is_allowed(sockets: list[object]) -> None:
-    failed = await refused(Egress(resolve=Names(["8.8.8.8"])), "https://login.example/")
+    failed = await refused(Egress(resolve=FixedResolver(["8.8.8.8"])), "https://login.example/")
     assert "no server is listening" in str(failed)
     assert sockets == ["8.8.8.8"]
 
@@ -217,20 +217,22 @@ async def test_sec05_socket_address_is_checked_again(sockets: list[object]) -> N
         def denial_reason(self, there: object, address: str) -> str | None:
             return next(answers)
 
-    failed = await refused(Egress(Wavering(), resolve=Names(["8.8.8.8"])), "https://login.example/")
+    failed = await refused(Egress(Wavering(), resolve=FixedResolver(["8.8.8.8"])), "https://login.example/")
     assert str(failed) == "changed its mind"
     assert sockets == []
 
 
 async def test_sec05_name_is_checked_for_each_request(sockets: list[object]) -> None:
-    egress = Egress(resolve=Names(["8.8.8.8"], ["127.0.0.1"]))
+    egress = Egress(resolve=FixedResolver(["8.8.8.8"], ["127.0.0.1"]))
     await refused(egress, "https://login.example/")
     assert "127.0.0.1" in str(await refused(egress, "https://login.example/"))
     assert sockets == ["8.8.8.8"]
 
 
 async def test_unresolvable_name_is_reported() -> None:
-    assert "login.example has no address" in str(await refused(Egress(resolve=Names([])), "https://login.example/"))
+    assert "login.example has no address" in str(
+        await refused(Egress(resolve=FixedResolver([])), "https://login.example/")
+    )
 
 
 async def test_allowed_name_may_be_local() -> None:
@@ -289,7 +291,7 @@ async def test_sec05_get_with_credentials_follows_no_redirect(header: str) -> No
     ],
 )
 async def test_sec05_each_redirect_is_checked(location: str, why: str, sockets: list[object]) -> None:
-    names = Names(["127.0.0.1"], ["10.0.0.7"])
+    names = FixedResolver(["127.0.0.1"], ["10.0.0.7"])
     async with site() as here:
         here.says("/", status=302, Location=location)
         with pytest.raises(AuthorizationFailed, match=why):
@@ -318,7 +320,7 @@ async def test_redirect_without_location_is_a_response() -> None:
 
 
 async def test_proxy_resolves_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = Names(["10.0.0.1"])
+    names = FixedResolver(["10.0.0.1"])
     async with site() as proxy:
         proxy.says("login.example:443", status=403)
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
@@ -340,4 +342,4 @@ async def test_local_requests_bypass_proxy(monkeypatch: pytest.MonkeyPatch) -> N
         here.says("/", b"hi")
         monkeypatch.setenv("all_proxy", "http://127.0.0.1:1")
         url = f"http://localhost.:{here.port}/"
-        assert (await Egress(HERE, resolve=Names(["127.0.0.1"])).get(url, hop="keys")).body == b"hi"
+        assert (await Egress(HERE, resolve=FixedResolver(["127.0.0.1"])).get(url, hop="keys")).body == b"hi"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.auth.auth_setup import ENDPOINT, Asked, Page, World, world
+from tests.unit.auth.auth_setup import ENDPOINT, AuthSetup, Page, RecordedRequest, auth_setup
 from tests.unit.cli.commands import trunkline
 
 from trunkline.auth.doctor.examine import HOPS
@@ -21,19 +21,19 @@ DOCTOR = ("auth", "doctor")
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[World]:
-    async with world() as made:
+async def there() -> AsyncIterator[AuthSetup]:
+    async with auth_setup() as made:
         yield made
 
 
-async def test_healthy_server_exits_with_0(there: World) -> None:
+async def test_healthy_server_exits_with_0(there: AuthSetup) -> None:
     done = await trunkline(*DOCTOR, there.url)
 
     assert (done.status, done.err) == (0, "")
     assert [line.split(":")[0] for line in done.out.splitlines()] == [f"ok       {hop}" for hop in HOPS]
 
 
-async def test_open_server_exits_with_0(there: World) -> None:
+async def test_open_server_exits_with_0(there: AuthSetup) -> None:
     there.open()
     done = await trunkline(*DOCTOR, there.url)
 
@@ -41,7 +41,7 @@ async def test_open_server_exits_with_0(there: World) -> None:
     assert "requires no authorization" in done.out
 
 
-async def test_broken_server_exits_with_1_and_a_fix(there: World) -> None:
+async def test_broken_server_exits_with_1_and_a_fix(there: AuthSetup) -> None:
     there.resource["resource"] = "https://other.example/mcp"
     done = await trunkline(*DOCTOR, there.url)
 
@@ -53,7 +53,7 @@ async def test_broken_server_exits_with_1_and_a_fix(there: World) -> None:
     assert lines[-1].startswith("skipped  keys: ")
 
 
-async def test_json_is_one_complete_line(there: World) -> None:
+async def test_json_is_one_complete_line(there: AuthSetup) -> None:
     there.server["issuer"] = "https://login.example"
     done = await trunkline(*DOCTOR, "--json", f"{there.url}?key=s3cret")
 
@@ -67,13 +67,13 @@ async def test_json_is_one_complete_line(there: World) -> None:
     assert "s3cret" not in done.out
 
 
-async def test_json_of_healthy_server_has_no_failure(there: World) -> None:
+async def test_json_of_healthy_server_has_no_failure(there: AuthSetup) -> None:
     done = await trunkline(*DOCTOR, "--json", there.url)
 
     assert (done.status, json.loads(done.out)["failed"]) == (0, None)
 
 
-async def test_silent_server_times_out(there: World) -> None:
+async def test_silent_server_times_out(there: AuthSetup) -> None:
     there.silent = True
     done = await trunkline(*DOCTOR, "--timeout", "0.2", there.url)
 
@@ -81,7 +81,7 @@ async def test_silent_server_times_out(there: World) -> None:
     assert "no response within 0.2 s" in done.out
 
 
-async def test_private_host_can_be_allowed(there: World) -> None:
+async def test_private_host_can_be_allowed(there: AuthSetup) -> None:
     there.resource["authorization_servers"] = ["https://10.0.0.7"]
     environ = {"HTTPS_PROXY": there.origin, "https_proxy": there.origin, "NO_PROXY": "", "no_proxy": ""}
     refused = await trunkline(*DOCTOR, there.url, environ=environ)
@@ -94,15 +94,15 @@ async def test_private_host_can_be_allowed(there: World) -> None:
 # --- the token -----------------------------------------------------------------------------------
 
 
-def only_with(token: str, there: World) -> None:
-    def answer(asked: Asked) -> Page:
+def only_with(token: str, there: AuthSetup) -> None:
+    def answer(asked: RecordedRequest) -> Page:
         known = asked.headers.get("authorization") == f"Bearer {token}"
         return Page(200) if known else Page(401, None, {"WWW-Authenticate": there.challenge})
 
     there.pages[ENDPOINT] = answer
 
 
-async def test_token_is_read_from_environment(there: World) -> None:
+async def test_token_is_read_from_environment(there: AuthSetup) -> None:
     only_with("t0k3n", there)
     done = await trunkline(*DOCTOR, "--token", "NOTES_TOKEN", there.url, environ={"NOTES_TOKEN": "t0k3n"})
 
@@ -111,7 +111,7 @@ async def test_token_is_read_from_environment(there: World) -> None:
     assert "t0k3n" not in done.out
 
 
-async def test_token_is_read_from_standard_input(there: World) -> None:
+async def test_token_is_read_from_standard_input(there: AuthSetup) -> None:
     only_with("t0k3n", there)
     done = await trunkline(*DOCTOR, "--token", "-", there.url, stdin="t0k3n\n")
 
@@ -119,7 +119,7 @@ async def test_token_is_read_from_standard_input(there: World) -> None:
 
 
 @pytest.mark.parametrize(("source", "stdin"), [("eyJ0b2tlbg", ""), ("-", ""), ("-", "to ken\n")])
-async def test_token_on_command_line_is_refused_and_not_shown(there: World, source: str, stdin: str) -> None:
+async def test_token_on_command_line_is_refused_and_not_shown(there: AuthSetup, source: str, stdin: str) -> None:
     done = await trunkline(*DOCTOR, "--token", source, there.url, stdin=stdin)
 
     assert (done.status, done.out) == (2, "")
@@ -131,7 +131,7 @@ async def test_token_on_command_line_is_refused_and_not_shown(there: World, sour
 # --- untrusted text, and terminals ---------------------------------------------------------------
 
 
-async def test_server_text_cannot_control_the_terminal(there: World) -> None:
+async def test_server_text_cannot_control_the_terminal(there: AuthSetup) -> None:
     there.resource["resource"] = "https://other.example/\x1b[2J\x9b2J\u202e"
     done = await trunkline(*DOCTOR, there.url)
 
@@ -139,7 +139,7 @@ async def test_server_text_cannot_control_the_terminal(there: World) -> None:
     assert done.out.replace("\n", "").isprintable()
 
 
-async def test_unencodable_characters_are_escaped(there: World) -> None:
+async def test_unencodable_characters_are_escaped(there: AuthSetup) -> None:
     there.resource["authorization_servers"] = ["https://\u65e5\u672c.example"]
     done = await trunkline(*DOCTOR, there.url, environ={"PYTHONIOENCODING": "ascii"})
 

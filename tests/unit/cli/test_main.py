@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from tests.limits import PATIENCE
-from tests.unit.auth.auth_setup import world
+from tests.unit.auth.auth_setup import auth_setup
 from tests.unit.cli.commands import trunkline
 
 from trunkline.cli.main import main
@@ -66,7 +66,7 @@ async def test_runs_as_command_and_module() -> None:
 
 
 async def test_ctrl_c_exits_silently() -> None:
-    async with world() as there:
+    async with auth_setup() as there:
         there.silent = True
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "trunkline", "auth", "doctor", there.url, stderr=asyncio.subprocess.PIPE

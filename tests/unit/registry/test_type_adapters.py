@@ -12,11 +12,11 @@ import annotated_types as at
 import jsonschema_rs
 import pytest
 from msgspec import Struct
-from tests.unit.registry.table.annotated_types import NOTED
-from tests.unit.registry.table.class_types import MADE
+from tests.unit.registry.table.annotated_types import ANNOTATED_TYPES
+from tests.unit.registry.table.class_types import CLASS_TYPES
 from tests.unit.registry.table.classes import Cat, Circle, Dog, ModelPoint, Place, Point, Square, StructPoint, Tree
 from tests.unit.registry.table.definitions import DEFINITIONS
-from tests.unit.registry.table.plain_types import PLAIN
+from tests.unit.registry.table.plain_types import PLAIN_TYPES
 from tests.unit.registry.table.row import Row, Schema
 from tests.unit.registry.table.tools import answered, given, returning, taking, tool
 
@@ -26,7 +26,7 @@ from trunkline.registry.class_layout import UNIONS, ValueDirection
 from trunkline.registry.results import BadResult
 from trunkline.wire import codec
 
-TABLE = (*PLAIN, *MADE, *NOTED)
+TABLE = (*PLAIN_TYPES, *CLASS_TYPES, *ANNOTATED_TYPES)
 SHAPES = ("plain", "optional", "list", "nested")
 each_row = pytest.mark.parametrize("row", [pytest.param(row, id=f"{n}-{row.kind}") for n, row in enumerate(TABLE)])
 each_shape = pytest.mark.parametrize("shape", SHAPES)

@@ -24,7 +24,7 @@ async def threads() -> AsyncIterator[ThreadPool]:
     pool.close()
 
 
-class Told:
+class EndRecorder:
     """Records the end of a call."""
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class Told:
 
 
 async def test_plain_result_is_reported_at_once(threads: ThreadPool) -> None:
-    told = Told()
+    told = EndRecorder()
     assert run_handler.start_work("outcome", threads, told, CALL) is None
     assert told.ends == [("outcome", None)]
 
 
 async def test_coroutine_without_waiting_is_reported_once(threads: ThreadPool) -> None:
-    told = Told()
+    told = EndRecorder()
 
     async def quick() -> str:
         return "quick"
@@ -62,7 +62,7 @@ async def test_coroutine_without_waiting_is_reported_once(threads: ThreadPool) -
 
 
 async def test_deferred_result_is_reported_when_its_future_is_done(threads: ThreadPool) -> None:
-    told, failed, first = Told(), Told(), asyncio.get_running_loop().create_future()
+    told, failed, first = EndRecorder(), EndRecorder(), asyncio.get_running_loop().create_future()
     run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, told, CALL)
     assert told.ends == []
     first.set_result(None)
@@ -75,7 +75,7 @@ async def test_deferred_result_is_reported_when_its_future_is_done(threads: Thre
 
 
 async def test_cancelled_deferred_result_keeps_the_future(threads: ThreadPool) -> None:
-    told, others, first = Told(), Told(), asyncio.get_running_loop().create_future()
+    told, others, first = EndRecorder(), EndRecorder(), asyncio.get_running_loop().create_future()
     working = run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, told, CALL)
     run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, others, CALL)
     assert working is not None
@@ -90,7 +90,7 @@ async def test_cancelled_deferred_result_keeps_the_future(threads: ThreadPool) -
 
 
 async def test_waiting_coroutine_can_be_cancelled(threads: ThreadPool) -> None:
-    told, began = Told(), asyncio.Event()
+    told, began = EndRecorder(), asyncio.Event()
 
     async def slow() -> None:
         began.set()
@@ -107,7 +107,7 @@ async def test_waiting_coroutine_can_be_cancelled(threads: ThreadPool) -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_coroutine_exception_is_reported(threads: ThreadPool, *, waits: bool) -> None:
-    told = Told()
+    told = EndRecorder()
 
     async def fail() -> None:
         if waits:
@@ -119,7 +119,7 @@ async def test_coroutine_exception_is_reported(threads: ThreadPool, *, waits: bo
 
 
 async def test_plain_function_runs_on_a_thread_and_finishes_on_the_loop(threads: ThreadPool) -> None:
-    told, here = Told(), threading.get_ident()
+    told, here = EndRecorder(), threading.get_ident()
     work = ThreadCall(threading.get_ident, lambda value: (value, threading.get_ident()))
     assert run_handler.start_work(work, threads, told, CALL) is not None
     (ran_on, finished_on), error = await told.end()
@@ -133,13 +133,13 @@ async def test_exception_of_a_function_or_its_finish_is_reported(threads: Thread
         raise ValueError("no")
 
     for work in (ThreadCall(fail, lambda value: value), ThreadCall(lambda: 1, fail)):
-        told = Told()
+        told = EndRecorder()
         run_handler.start_work(work, threads, told, CALL)
         assert str((await told.end())[1]) == "no"
 
 
 async def test_awaitable_of_a_plain_function_is_awaited_on_the_loop(threads: ThreadPool) -> None:
-    told = Told()
+    told = EndRecorder()
 
     async def later() -> str:
         await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_awaitable_of_a_plain_function_is_awaited_on_the_loop(threads: Thr
 
 
 async def test_awaitable_of_a_plain_function_can_be_cancelled(threads: ThreadPool) -> None:
-    told, began, stopped = Told(), asyncio.Event(), asyncio.Event()
+    told, began, stopped = EndRecorder(), asyncio.Event(), asyncio.Event()
 
     async def later() -> None:
         began.set()
@@ -168,7 +168,7 @@ async def test_awaitable_of_a_plain_function_can_be_cancelled(threads: ThreadPoo
 
 
 async def test_abandoned_thread_is_reported_once_at_once(threads: ThreadPool) -> None:
-    told, began, go, ended = Told(), threading.Event(), threading.Event(), threading.Event()
+    told, began, go, ended = EndRecorder(), threading.Event(), threading.Event(), threading.Event()
 
     def work() -> str:
         began.set()
@@ -184,7 +184,7 @@ async def test_abandoned_thread_is_reported_once_at_once(threads: ThreadPool) ->
     assert isinstance((await told.end())[1], asyncio.CancelledError)
     go.set()
     assert await asyncio.to_thread(ended.wait, 10)
-    other = Told()
+    other = EndRecorder()
     run_handler.start_work(ThreadCall(lambda: "next", lambda value: value), threads, other, CALL)
     await other.end()
     assert len(told.ends) == 1

@@ -14,7 +14,7 @@ from trunkline.server.catalog import CapabilityFlags, ServerCatalog
 NEWEST = Revision.V2025_11_25
 
 
-def make_offer(entries: int = 3, **options: Any) -> ServerCatalog:
+def make_catalog(entries: int = 3, **options: Any) -> ServerCatalog:
     """A catalog as a server has it, since the server creates the entries."""
     server = Server("t", **options)
     for number in range(entries):
@@ -27,8 +27,8 @@ def make_offer(entries: int = 3, **options: Any) -> ServerCatalog:
 
 @pytest.mark.row("L07")
 def test_capabilities_without_entries_are_not_declared() -> None:
-    assert make_offer(0).capabilities() == {"logging": {}}
-    assert make_offer(1).capabilities() == {
+    assert make_catalog(0).capabilities() == {"logging": {}}
+    assert make_catalog(1).capabilities() == {
         "tools": {"listChanged": True},
         "resources": {"subscribe": True, "listChanged": True},
         "prompts": {"listChanged": True},
@@ -47,8 +47,8 @@ def test_capability_flags_override_the_default() -> None:
         "completions": {},
         "experimental": {"x": {}},
     }
-    assert "tools" not in make_offer(1, tools=False).capabilities()
-    assert make_offer(1, list_changed=False, subscribe=False).capabilities()["resources"] == {}
+    assert "tools" not in make_catalog(1, tools=False).capabilities()
+    assert make_catalog(1, list_changed=False, subscribe=False).capabilities()["resources"] == {}
 
 
 @pytest.mark.row("Y01")
@@ -62,7 +62,7 @@ def test_capability_flags_override_the_default() -> None:
     ],
 )
 def test_lists_are_paginated(registry: str, member: str, key: str, first: str) -> None:
-    offer = make_offer(settings=Settings(page_size=2))
+    offer = make_catalog(settings=Settings(page_size=2))
     page = json.loads(bytes(offer.get_encoded_page(getattr(offer, registry), NEWEST, None, None)))
     assert page[member][0][key] == first
     assert len(page[member]) == 2
@@ -73,7 +73,7 @@ def test_lists_are_paginated(registry: str, member: str, key: str, first: str) -
 
 @pytest.mark.row("A19")
 def test_encoded_list_is_cached_until_a_registry_changes() -> None:
-    offer = make_offer()
+    offer = make_catalog()
     kept = offer.get_encoded_page(offer.tools, NEWEST, None, None)
     assert offer.get_encoded_page(offer.tools, NEWEST, None, None) is kept
     offer.tools.remove("tool1")
@@ -87,7 +87,7 @@ def test_encoded_list_is_cached_until_a_registry_changes() -> None:
 
 @pytest.mark.row("A19")
 def test_cache_is_keyed_by_revision_and_limit() -> None:
-    offer = make_offer()
+    offer = make_catalog()
     newest, oldest = (
         offer.get_encoded_page(offer.tools, NEWEST, None, None),
         offer.get_encoded_page(offer.tools, Revision.V2024_11_05, None, None),
@@ -99,14 +99,14 @@ def test_cache_is_keyed_by_revision_and_limit() -> None:
 
 @pytest.mark.row("A19")
 def test_page_cache_is_bounded() -> None:
-    offer = make_offer()
+    offer = make_catalog()
     for limit in range(1, 600):
         offer.get_encoded_page(offer.tools, NEWEST, None, limit)
     assert len(offer._page_cache) <= 256
 
 
 def test_failed_page_is_not_cached() -> None:
-    offer = make_offer()
+    offer = make_catalog()
     for cursor, limit, error in (("made up", None, InvalidCursor), (None, 10_000, PageSizeTooLarge)):
         for _ in range(2):
             with pytest.raises(error):
@@ -125,7 +125,7 @@ def test_change_callback_receives_the_registry_kind() -> None:
 
 @pytest.mark.row("A19")
 def test_list_changed_during_encoding_is_encoded_again() -> None:
-    offer = make_offer()
+    offer = make_catalog()
     other = offer.tools.get("tool2")
     offer.tools.remove("tool2")
 

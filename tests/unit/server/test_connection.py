@@ -27,7 +27,7 @@ from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 from trunkline.transports.memory import MemoryChannel
 
 
-class Gate:
+class BlockingServer:
     """A server whose tools wait for the test."""
 
     def __init__(self, **options: Any) -> None:
@@ -107,7 +107,7 @@ async def test_slow_calls_run_concurrently(kind: str) -> None:
 
 
 async def test_call_limit_queues_further_calls_in_order() -> None:
-    gate = Gate(settings=Settings(max_calls=2))
+    gate = BlockingServer(settings=Settings(max_calls=2))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         for number in range(6):
@@ -122,7 +122,7 @@ async def test_call_limit_queues_further_calls_in_order() -> None:
 
 
 async def test_thousands_of_queued_calls_do_not_overflow_the_stack() -> None:
-    gate = Gate(settings=Settings(max_calls=1, max_waiting=5000))
+    gate = BlockingServer(settings=Settings(max_calls=1, max_waiting=5000))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         for number in range(3000):
@@ -135,7 +135,7 @@ async def test_thousands_of_queued_calls_do_not_overflow_the_stack() -> None:
 
 
 async def test_full_queue_pauses_reading_until_half_empty() -> None:
-    gate = Gate(settings=Settings(max_calls=2, max_waiting=4))
+    gate = BlockingServer(settings=Settings(max_calls=2, max_waiting=4))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         for number in range(6):
@@ -154,7 +154,7 @@ async def test_full_queue_pauses_reading_until_half_empty() -> None:
 
 @pytest.mark.row("PNG-01", "K01")
 async def test_ping_is_answered_while_calls_are_queued() -> None:
-    gate = Gate(settings=Settings(max_calls=1))
+    gate = BlockingServer(settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         calls = [gate.call(peer, number) for number in range(3)]
@@ -214,7 +214,7 @@ async def test_request_before_handshake_is_refused() -> None:
 
 @pytest.mark.row("P15")
 async def test_unexpected_response_is_dropped_and_counted() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         peer.send({"jsonrpc": "2.0", "id": 99, "result": {}})
@@ -266,7 +266,7 @@ async def test_unencodable_result_is_reported_to_the_operator(*, thread: bool) -
 
 
 async def test_unencodable_reply_is_replaced_by_an_error() -> None:
-    gate = Gate()
+    gate = BlockingServer()
 
     @gate.server.tool
     async def odd() -> CallToolResult:
@@ -290,7 +290,7 @@ async def test_unencodable_reply_is_replaced_by_an_error() -> None:
 
 @pytest.mark.row("N09")
 async def test_notification_with_invalid_params_is_reported() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize(capabilities={"roots": {"listChanged": True}})
         peer.notify("notifications/roots/list_changed", {"_meta": 5})
@@ -326,7 +326,7 @@ async def test_failure_of_a_cancelled_handler_is_reported() -> None:
 
 @pytest.mark.row("X25")
 async def test_batch_is_answered_once_all_calls_have_ended() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
         wait = {"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": {"name": "wait"}}
@@ -343,7 +343,7 @@ async def test_batch_is_answered_once_all_calls_have_ended() -> None:
 
 @pytest.mark.row("X25")
 async def test_cancelled_call_is_left_out_of_its_batch() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
         wait = {"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": {"name": "wait"}}
@@ -356,7 +356,7 @@ async def test_cancelled_call_is_left_out_of_its_batch() -> None:
 
 @pytest.mark.row("X25")
 async def test_batch_without_results_is_not_answered() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
         peer.send([{"jsonrpc": "2.0", "method": "notifications/nobody"}])
@@ -369,7 +369,7 @@ async def test_batch_without_results_is_not_answered() -> None:
 @pytest.mark.row("X25")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25"])
 async def test_batch_is_refused_in_other_revisions(revision: str) -> None:
-    async with RawPeer(Gate().server) as peer:
+    async with RawPeer(BlockingServer().server) as peer:
         await peer.initialize(revision)
         peer.send([{"jsonrpc": "2.0", "id": 10, "method": "ping"}])
         (answer,) = await peer.quiet()
@@ -382,7 +382,7 @@ async def test_batch_is_refused_in_other_revisions(revision: str) -> None:
 
 @pytest.mark.row("F21")
 async def test_paused_session_refuses_new_requests_only() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         running = gate.call(peer)
@@ -399,7 +399,7 @@ async def test_paused_session_refuses_new_requests_only() -> None:
 
 @pytest.mark.row("D12")
 async def test_close_waits_for_running_calls_and_refuses_new_ones() -> None:
-    gate = Gate(settings=Settings(max_calls=1))
+    gate = BlockingServer(settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         running, waiting = gate.call(peer, 1), gate.call(peer, 2)
@@ -420,7 +420,7 @@ async def test_close_waits_for_running_calls_and_refuses_new_ones() -> None:
 
 @pytest.mark.row("D12")
 async def test_hanging_call_is_stopped_at_the_deadline() -> None:
-    gate = Gate(settings=Settings(drain_timeout=0.01))
+    gate = BlockingServer(settings=Settings(drain_timeout=0.01))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         call = gate.call(peer)
@@ -435,7 +435,7 @@ async def test_hanging_call_is_stopped_at_the_deadline() -> None:
 
 @pytest.mark.row("D12")
 async def test_idle_server_closes_at_once_and_can_serve_again() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     await gate.server.aclose()
     for _ in range(2):
         async with RawPeer(gate.server) as peer:
@@ -447,7 +447,7 @@ async def test_idle_server_closes_at_once_and_can_serve_again() -> None:
 
 async def test_disconnect_ends_all_work_of_the_peer() -> None:
     clock = ManualClock()
-    gate = Gate(clock=clock, settings=Settings(max_calls=1))
+    gate = BlockingServer(clock=clock, settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         for number in range(3):
@@ -485,7 +485,7 @@ async def test_disconnect_while_reading_is_paused_leaves_no_waiter() -> None:
 
 @pytest.mark.row("W09")
 async def test_facts_of_a_connection_are_reported_in_order() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         await peer.result("ping")
@@ -506,7 +506,7 @@ async def test_facts_of_a_connection_are_reported_in_order() -> None:
 
 @pytest.mark.row("R16")
 async def test_call_outcomes_are_reported() -> None:
-    gate = Gate()
+    gate = BlockingServer()
 
     @gate.server.tool
     async def fails() -> str:

@@ -21,7 +21,7 @@ class Log(list[str]):
     """Events, in order."""
 
 
-class Place:
+class ValueOnThread:
     """A value, and its thread."""
 
     def __init__(self, name: str = "place") -> None:
@@ -45,42 +45,52 @@ def value_of(result: Any) -> Any:
 # --- kinds of dependencies ----------------------------------------------------------------------------------------
 
 
-def plain() -> Place:
-    return Place("plain")
+def plain() -> ValueOnThread:
+    return ValueOnThread("plain")
 
 
-async def awaited() -> Place:
+async def awaited() -> ValueOnThread:
     await asyncio.sleep(0)
-    return Place("awaited")
+    return ValueOnThread("awaited")
 
 
-def generator() -> Iterator[Place]:
-    yield Place("generator")
+def generator() -> Iterator[ValueOnThread]:
+    yield ValueOnThread("generator")
 
 
-async def async_generator() -> AsyncIterator[Place]:
+async def async_generator() -> AsyncIterator[ValueOnThread]:
     await asyncio.sleep(0)
-    yield Place("async_generator")
+    yield ValueOnThread("async_generator")
 
 
 @contextmanager
-def manager() -> Iterator[Place]:
-    yield Place("manager")
+def manager() -> Iterator[ValueOnThread]:
+    yield ValueOnThread("manager")
 
 
 @asynccontextmanager
-async def async_manager() -> AsyncIterator[Place]:
-    yield Place("async_manager")
+async def async_manager() -> AsyncIterator[ValueOnThread]:
+    yield ValueOnThread("async_manager")
 
 
-class Called:
+class CallableObject:
     """A callable object."""
 
-    def __call__(self) -> Place:
-        return Place("Called")
+    def __call__(self) -> ValueOnThread:
+        return ValueOnThread("Called")
 
 
-KINDS = [plain, awaited, generator, async_generator, manager, async_manager, Called(), partial(Place, "partial"), Place]
+KINDS = [
+    plain,
+    awaited,
+    generator,
+    async_generator,
+    manager,
+    async_manager,
+    CallableObject(),
+    partial(ValueOnThread, "partial"),
+    ValueOnThread,
+]
 
 
 @pytest.mark.row("A12")
@@ -89,10 +99,10 @@ KINDS = [plain, awaited, generator, async_generator, manager, async_manager, Cal
 async def test_every_kind_of_function_serves_every_kind_of_handler(function: Callable[..., Any], handler: str) -> None:
     server = Server("t", observers=[])
 
-    async def async_tool(word: str, place: Annotated[Place, Depends(function)]) -> str:
+    async def async_tool(word: str, place: Annotated[ValueOnThread, Depends(function)]) -> str:
         return f"{word} {place.name}"
 
-    def plain_tool(word: str, place: Annotated[Place, Depends(function)]) -> str:
+    def plain_tool(word: str, place: Annotated[ValueOnThread, Depends(function)]) -> str:
         return f"{word} {place.name}"
 
     server.add_tool(
@@ -155,7 +165,12 @@ async def test_dependency_can_be_a_parameter_default() -> None:
     server = Server("t", observers=[])
 
     @server.tool
-    async def tool(word: str = "at", place: Place = Depends(awaited), *, more: Place = Depends(plain)) -> str:  # noqa: B008
+    async def tool(
+        word: str = "at",
+        place: ValueOnThread = Depends(awaited),  # noqa: B008
+        *,
+        more: ValueOnThread = Depends(plain),  # noqa: B008
+    ) -> str:
         return f"{word} {place.name} {more.name}"
 
     assert value_of(await call(server)) == "at awaited plain"
@@ -165,7 +180,7 @@ async def test_dependencies_are_not_tool_arguments() -> None:
     server = Server("t", observers=[])
 
     @server.tool
-    async def tool(word: str, place: Annotated[Place, Depends(awaited)], **more: Any) -> str:
+    async def tool(word: str, place: Annotated[ValueOnThread, Depends(awaited)], **more: Any) -> str:
         return f"{word} {place.name} {more}"
 
     async with RawPeer(server) as peer:
@@ -182,19 +197,19 @@ async def test_all_kinds_of_handlers_support_dependencies() -> None:
     server = Server("t", observers=[])
 
     @server.resource("place://one")
-    async def one(place: Annotated[Place, Depends(awaited)]) -> str:
+    async def one(place: Annotated[ValueOnThread, Depends(awaited)]) -> str:
         return place.name
 
     @server.resource("place://{number}")
-    def numbered(number: int, place: Annotated[Place, Depends(generator)]) -> str:
+    def numbered(number: int, place: Annotated[ValueOnThread, Depends(generator)]) -> str:
         return f"{number} {place.name}"
 
     @server.prompt
-    async def prompt(word: str, place: Annotated[Place, Depends(async_generator)]) -> str:
+    async def prompt(word: str, place: Annotated[ValueOnThread, Depends(async_generator)]) -> str:
         return f"{word} {place.name}"
 
     @server.completion(prompt="prompt", argument="word")
-    def words(text: str, place: Annotated[Place, Depends(plain)]) -> list[str]:
+    def words(text: str, place: Annotated[ValueOnThread, Depends(plain)]) -> list[str]:
         return [f"{text} {place.name}"]
 
     async with RawPeer(server) as peer:
@@ -270,7 +285,7 @@ async def test_handler_with_dependencies_can_take_the_context() -> None:
     server = Server("t", observers=[])
 
     @server.tool
-    async def tool(ctx: Context, word: str, place: Annotated[Place, Depends(awaited)]) -> str:
+    async def tool(ctx: Context, word: str, place: Annotated[ValueOnThread, Depends(awaited)]) -> str:
         return f"{word} {place.name} {ctx.request_id}"
 
     assert value_of(await call(server, word="at")) == "at awaited 2"
@@ -340,11 +355,11 @@ def test_dependency_may_have_default_parameters() -> None:
 async def test_plain_dependencies_share_the_thread_of_their_handler() -> None:
     threads: list[int] = []
 
-    def place() -> Iterator[Place]:
-        yield Place()
+    def place() -> Iterator[ValueOnThread]:
+        yield ValueOnThread()
         threads.append(threading.get_ident())
 
-    def other(outer: Annotated[Place, Depends(place)]) -> int:
+    def other(outer: Annotated[ValueOnThread, Depends(place)]) -> int:
         return outer.thread
 
     async def late() -> int:
@@ -355,9 +370,9 @@ async def test_plain_dependencies_share_the_thread_of_their_handler() -> None:
     @server.tool
     def tool(
         loop: Annotated[int, Depends(late)],
-        first: Annotated[Place, Depends(place)],
+        first: Annotated[ValueOnThread, Depends(place)],
         second: Annotated[int, Depends(other)],
-        third: Annotated[Place, Depends(plain, thread=False)],
+        third: Annotated[ValueOnThread, Depends(plain, thread=False)],
     ) -> list[bool]:
         threads.append(threading.get_ident())
         return [first.thread == second == threading.get_ident(), loop == third.thread != first.thread]
@@ -375,11 +390,11 @@ async def test_plain_dependency_of_async_handler_runs_on_a_thread(
     server = Server("t", observers=[])
 
     @server.tool(name="tool")
-    async def slow(place: Annotated[Place, Depends(function)]) -> bool:
+    async def slow(place: Annotated[ValueOnThread, Depends(function)]) -> bool:
         return place.thread == threading.get_ident()
 
     @server.tool
-    async def quick(place: Annotated[Place, Depends(function, thread=False)]) -> bool:
+    async def quick(place: Annotated[ValueOnThread, Depends(function, thread=False)]) -> bool:
         return place.thread == threading.get_ident()
 
     async with RawPeer(server) as peer:
@@ -391,7 +406,7 @@ async def test_plain_dependency_of_async_handler_runs_on_a_thread(
 # --- cleanup ------------------------------------------------------------------------------------------------------
 
 
-class Ending:
+class FailingServer:
     """A server whose tool fails with a dependency of some kind around it; records how the dependency ended."""
 
     def __init__(self, kind: str, fail: Callable[[], Any], swallow: bool = False) -> None:
@@ -438,7 +453,7 @@ def not_a_string() -> Any:
 @pytest.mark.parametrize("kind", ["async", "thread", "beside"])
 @pytest.mark.parametrize("swallow", [False, True])
 async def test_exception_of_a_call_reaches_its_dependencies(kind: str, swallow: bool) -> None:
-    ending = Ending(kind, tool_error, swallow)
+    ending = FailingServer(kind, tool_error, swallow)
     result = await call(ending.server)
     assert result["isError"]
     assert result["content"][0]["text"] == "no such luck"
@@ -447,14 +462,14 @@ async def test_exception_of_a_call_reaches_its_dependencies(kind: str, swallow: 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_invalid_result_reaches_the_dependencies(kind: str) -> None:
-    ending = Ending(kind, not_a_string)
+    ending = FailingServer(kind, not_a_string)
     assert (await call(ending.server))["isError"]
     assert ending.heard == ["BadResult"]
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "beside"])
 async def test_sys_exit_in_a_dependency_does_not_stop_the_server(kind: str) -> None:
-    ending = Ending(kind, lambda: sys.exit(3))
+    ending = FailingServer(kind, lambda: sys.exit(3))
     assert (await call(ending.server))["isError"]
     assert "sys.exit(3)" in str(ending.observer.of(HandlerFailed)[0].error)
     assert ending.heard == ["SystemExit"]
@@ -566,7 +581,7 @@ async def test_teardown_waits_for_the_thread_that_uses_it(early: bool) -> None:
     assert log == [f"{'inner' if early else 'tool'} is done", "inner ends", "outer ends"]
 
 
-class Occupied:
+class BusyThreadServer:
     """A server whose only thread is busy until the test releases it, and a tool that has to wait for it."""
 
     def __init__(self) -> None:
@@ -597,7 +612,7 @@ class Occupied:
 
 
 async def test_cancelled_wait_for_a_thread_tears_down_at_once() -> None:
-    occupied = Occupied()
+    occupied = BusyThreadServer()
     async with RawPeer(occupied.server) as peer:
         await peer.initialize()
         peer.call("tools/call", {"name": "occupy"})
@@ -614,7 +629,7 @@ async def test_cancelled_wait_for_a_thread_tears_down_at_once() -> None:
 
 
 async def test_teardown_runs_if_the_thread_outlives_the_server() -> None:
-    occupied = Occupied()
+    occupied = BusyThreadServer()
     async with RawPeer(occupied.server) as peer:
         await peer.initialize()
         peer.call("tools/call", {"name": "tool"})

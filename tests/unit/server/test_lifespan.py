@@ -17,7 +17,7 @@ from trunkline.facts import HandlerFailed
 from trunkline.testing import RawPeer, RecordingObserver
 
 
-class Held:
+class LifespanServer:
     """A server with a lifespan, and the events of it."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Held:
 
 
 async def test_lifespan_surrounds_all_connections() -> None:
-    held = Held()
+    held = LifespanServer()
     assert await asyncio.gather(held.call(), held.call()) == ["pool", "pool"]
     assert held.log == ["enter t", "tool", "tool"]
     await held.server.aclose()
@@ -65,7 +65,7 @@ async def test_lifespan_surrounds_all_connections() -> None:
 
 
 async def test_lifespan_exits_with_the_last_local_client() -> None:
-    held = Held()
+    held = LifespanServer()
     async with Client(held.server) as first:
         async with Client(held.server) as second:
             assert (await second.call_tool("tool")).data == "pool"
@@ -76,7 +76,7 @@ async def test_lifespan_exits_with_the_last_local_client() -> None:
 
 
 async def test_lifespan_is_entered_again_for_the_next_client() -> None:
-    held = Held()
+    held = LifespanServer()
     client = Client(held.server)
     for _ in range(2):
         async with client:
@@ -85,7 +85,7 @@ async def test_lifespan_is_entered_again_for_the_next_client() -> None:
 
 
 async def test_concurrent_clients_never_have_two_lifespans() -> None:
-    held = Held()
+    held = LifespanServer()
 
     async def visit() -> None:
         for _ in range(5):
@@ -98,7 +98,7 @@ async def test_concurrent_clients_never_have_two_lifespans() -> None:
 
 
 def test_blocking_client_exits_the_lifespan() -> None:
-    held = Held()
+    held = LifespanServer()
     for _ in range(2):
         with BlockingClient(held.server) as client:
             assert client.call_tool("tool").data == "pool"
@@ -107,7 +107,7 @@ def test_blocking_client_exits_the_lifespan() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 async def test_started_server_keeps_its_lifespan_without_clients(first: bool) -> None:
-    held = Held()
+    held = LifespanServer()
     if first:
         await held.server.start()
     async with Client(held.server) as client:
@@ -120,7 +120,7 @@ async def test_started_server_keeps_its_lifespan_without_clients(first: bool) ->
 
 
 async def test_server_closed_under_its_clients_exits_once() -> None:
-    held = Held()
+    held = LifespanServer()
     async with Client(held.server, settings=Settings(auto_reconnect=False)):
         await held.server.aclose()
         assert held.log == ["enter t", "leave"]
@@ -144,7 +144,7 @@ async def test_exit_error_is_reported_and_harms_no_client() -> None:
 
 
 async def test_cancelled_handler_ends_before_the_lifespan() -> None:
-    held, begun = Held(), asyncio.Event()
+    held, begun = LifespanServer(), asyncio.Event()
 
     @held.server.tool
     async def slow() -> None:
@@ -165,7 +165,7 @@ async def test_cancelled_handler_ends_before_the_lifespan() -> None:
 
 
 async def test_running_task_keeps_the_lifespan() -> None:
-    held, go_on, left = Held(), asyncio.Event(), asyncio.Event()
+    held, go_on, left = LifespanServer(), asyncio.Event(), asyncio.Event()
 
     @held.server.tool(task=True)
     async def long(ctx: Context) -> str:
@@ -205,7 +205,7 @@ async def test_failed_start_for_a_client_leaves_nothing_behind() -> None:
 
 
 async def test_closed_server_can_start_again() -> None:
-    held = Held()
+    held = LifespanServer()
     for _ in range(2):
         assert await held.call() == "pool"
         await held.server.aclose()
@@ -213,14 +213,14 @@ async def test_closed_server_can_start_again() -> None:
 
 
 def test_server_can_start_on_another_loop() -> None:
-    held = Held()
+    held = LifespanServer()
     for _ in range(2):
         assert asyncio.run(held.call()) == "pool"
     assert held.log == ["enter t", "tool", "leave"] * 2
 
 
 async def test_connect_before_start_raises() -> None:
-    held = Held()
+    held = LifespanServer()
     with pytest.raises(MisuseError, match=r"await server\.start"):
         RawPeer(held.server).open()
     await held.server.start()
@@ -402,7 +402,7 @@ async def test_failed_start_does_not_affect_the_next() -> None:
 
 
 def test_lifespan_of_a_closed_loop_is_released() -> None:
-    held = Held()
+    held = LifespanServer()
     asyncio.run(held.server.start())
     asyncio.run(held.server.aclose())
 

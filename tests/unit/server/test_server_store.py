@@ -15,7 +15,7 @@ from trunkline.testing import FaultyStore, RawPeer
 from trunkline.testing.faulty_store import StoreFault
 
 
-class Slow(MemoryStore):
+class SlowStore(MemoryStore):
     """Opens slowly, and may fail."""
 
     def __init__(self, failure: Exception | None = None) -> None:
@@ -33,7 +33,7 @@ class Slow(MemoryStore):
 
 
 async def test_store_is_opened_once_and_closed_at_the_end() -> None:
-    store = Slow()
+    store = SlowStore()
     server = Server("t", store=store, observers=[])
     starts = [asyncio.create_task(server.start()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_connect_before_the_store_is_open_raises() -> None:
 
 
 async def test_failed_open_prevents_start_and_can_be_retried() -> None:
-    store = Slow(StoreUnusable("broken"))
+    store = SlowStore(StoreUnusable("broken"))
     store.go.set()
     server = Server("t", store=store, observers=[])
     with pytest.raises(StoreUnusable):

@@ -74,7 +74,7 @@ SCRIPT = """
 """
 
 
-class Crowd:
+class SupervisedWorkers:
     """A supervisor with its workers."""
 
     def __init__(self, *words: str, **options: Any) -> None:
@@ -85,7 +85,7 @@ class Crowd:
         self.said = self.process.stderr
         self.port = 0
 
-    def open(self) -> "Crowd":
+    def open(self) -> "SupervisedWorkers":
         self.port = int(self.line())
         eventually(lambda: self.ask()[1:] == ["ready"] * len(self.pids))
         return self
@@ -122,11 +122,11 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd() -> Iterator[Callable[..., Crowd]]:
-    made: list[Crowd] = []
+def supervised() -> Iterator[Callable[..., SupervisedWorkers]]:
+    made: list[SupervisedWorkers] = []
 
-    def make(*words: str, **options: Any) -> Crowd:
-        made.append(Crowd(*words, **options))
+    def make(*words: str, **options: Any) -> SupervisedWorkers:
+        made.append(SupervisedWorkers(*words, **options))
         return made[-1]
 
     yield make
@@ -134,8 +134,8 @@ def crowd() -> Iterator[Callable[..., Crowd]]:
         each.close()
 
 
-def test_silent_worker_is_killed_and_excess_loss_shuts_down(crowd: Any) -> None:
-    it = crowd(silence_timeout=3.0, policy={"intensity": 1}).open()
+def test_silent_worker_is_killed_and_excess_loss_shuts_down(supervised: Any) -> None:
+    it = supervised(silence_timeout=3.0, policy={"intensity": 1}).open()
     before, stuck = it.pids, it.who()
     os.kill(stuck, signal.SIGSTOP)
     assert it.line().endswith("sent no heartbeat for 3 s; killing it")
@@ -147,8 +147,8 @@ def test_silent_worker_is_killed_and_excess_loss_shuts_down(crowd: Any) -> None:
     assert it.code() == GIVE_UP_EXIT_CODE
 
 
-def test_stopped_supervisor_does_not_kill_workers(crowd: Any) -> None:
-    it = crowd(silence_timeout=3.0).open()
+def test_stopped_supervisor_does_not_kill_workers(supervised: Any) -> None:
+    it = supervised(silence_timeout=3.0).open()
     before = it.pids
     it.process.send_signal(signal.SIGSTOP)
     waiting: list[int] = []
@@ -163,8 +163,8 @@ def test_stopped_supervisor_does_not_kill_workers(crowd: Any) -> None:
     assert waiting[0] in before
 
 
-def test_connection_of_a_dying_worker_is_redispatched(crowd: Any) -> None:
-    it = crowd(late=10 * PATIENCE).open()  # until a suspended worker loses its undelivered connections
+def test_connection_of_a_dying_worker_is_redispatched(supervised: Any) -> None:
+    it = supervised(late=10 * PATIENCE).open()  # until a suspended worker loses its undelivered connections
     before, victim = it.pids, it.who()
     os.kill(victim, signal.SIGSTOP)
     with contextlib.ExitStack() as lines:
@@ -174,8 +174,8 @@ def test_connection_of_a_dying_worker_is_redispatched(crowd: Any) -> None:
         assert {int(line.recv(100).split()[0]) for line in waiting} == before - {victim}
 
 
-def test_excess_connections_wait_in_the_backlog(crowd: Any) -> None:
-    it = crowd(files=30).open()
+def test_excess_connections_wait_in_the_backlog(supervised: Any) -> None:
+    it = supervised(files=30).open()
     with contextlib.ExitStack() as lines:
         for pid in it.pids:
             os.kill(pid, signal.SIGSTOP)
@@ -186,21 +186,21 @@ def test_excess_connections_wait_in_the_backlog(crowd: Any) -> None:
         assert {int(line.recv(100).split()[0]) for line in waiting} == it.pids
 
 
-def test_declined_connection_is_redispatched(crowd: Any) -> None:
-    it = crowd(manner="refuses").open()
+def test_declined_connection_is_redispatched(supervised: Any) -> None:
+    it = supervised(manner="refuses").open()
     answers = [it.who() for _ in range(6)]
     assert len(set(answers[2:])) == 1
 
 
-def test_failed_start_ends_with_the_workers_exit_code(crowd: Any) -> None:
-    it = crowd(manner="fails")
+def test_failed_start_ends_with_the_workers_exit_code(supervised: Any) -> None:
+    it = supervised(manner="fails")
     assert it.line().endswith("exited with 1 before any worker was ready")
     assert it.code() == 1
 
 
-def test_failed_restart_is_retried_with_backoff(crowd: Any, tmp_path: Any) -> None:
+def test_failed_restart_is_retried_with_backoff(supervised: Any, tmp_path: Any) -> None:
     mark = tmp_path / "mark"
-    it = crowd(str(mark), manner="fails later", policy={"first_delay": 0.05}).open()
+    it = supervised(str(mark), manner="fails later", policy={"first_delay": 0.05}).open()
     mark.touch()
     os.kill(it.who(), signal.SIGKILL)
     assert it.line().endswith("was killed by SIGKILL; restarting it at once")
@@ -210,8 +210,8 @@ def test_failed_restart_is_retried_with_backoff(crowd: Any, tmp_path: Any) -> No
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
 
 
-def test_worker_start_is_postponed_without_descriptors(crowd: Any) -> None:
-    it = crowd(manner="runs short", policy={"first_delay": 0.05})
+def test_worker_start_is_postponed_without_descriptors(supervised: Any) -> None:
+    it = supervised(manner="runs short", policy={"first_delay": 0.05})
     assert it.line() == "64 descriptors are allowed"
     it.open()
     it.process.send_signal(signal.SIGUSR1)
@@ -224,21 +224,21 @@ def test_worker_start_is_postponed_without_descriptors(crowd: Any) -> None:
     assert it.process.poll() is None
 
 
-def test_worker_exceeding_shutdown_timeout_is_killed(crowd: Any) -> None:
-    it = crowd(manner="dawdles", shutdown_timeout=0.3).open()
+def test_worker_exceeding_shutdown_timeout_is_killed(supervised: Any) -> None:
+    it = supervised(manner="dawdles", shutdown_timeout=0.3).open()
     it.process.terminate()
     assert {it.line(), it.line()} == {f"worker {number} did not shut down in time; killing it" for number in (0, 1)}
     assert it.code() == 85
 
 
-def test_exit_code_is_the_highest_of_the_workers(crowd: Any) -> None:
-    it = crowd(manner="ends badly", overrun_exit_code=82).open()
+def test_exit_code_is_the_highest_of_the_workers(supervised: Any) -> None:
+    it = supervised(manner="ends badly", overrun_exit_code=82).open()
     it.process.send_signal(signal.SIGINT)
     assert it.code() == 82
 
 
-def test_second_signal_kills_all_workers(crowd: Any) -> None:
-    it = crowd(manner="dawdles").open()
+def test_second_signal_kills_all_workers(supervised: Any) -> None:
+    it = supervised(manner="dawdles").open()
     workers = it.pids
     it.process.send_signal(signal.SIGINT)
     eventually(lambda: refused(it.port))
@@ -252,8 +252,8 @@ def refused(port: int) -> bool:
         return line.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_orphaned_workers_shut_down(crowd: Any) -> None:
-    it = crowd().open()
+def test_orphaned_workers_shut_down(supervised: Any) -> None:
+    it = supervised().open()
     workers = it.pids
     it.process.kill()
     for pid in workers:

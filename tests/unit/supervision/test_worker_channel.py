@@ -27,7 +27,7 @@ from trunkline.supervision.worker_channel import WorkerChannel
 from trunkline.supervision.worker_table import STALE_AFTER
 
 
-class Station:
+class ChannelEnds:
     """A worker channel, and its other end."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Station:
 
 
 @pytest.fixture
-async def station() -> AsyncIterator[Station]:
-    made = Station()
+async def ends() -> AsyncIterator[ChannelEnds]:
+    made = ChannelEnds()
     made.post.open(made.told.set)
     yield made
     made.post.close()
@@ -69,94 +69,94 @@ async def station() -> AsyncIterator[Station]:
         connection.close()
 
 
-async def test_worker_is_starting_until_it_accepts_connections(station: Station) -> None:
-    assert await station.hears(STATE) == "starting"
-    station.hand(1, time.monotonic())
-    assert await station.hears(DECLINED) == 1
-    station.post.start(station.taken.append)
-    station.hand(2, time.monotonic())
-    assert await station.hears(ACCEPTED) == 2
-    assert len(station.taken) == 1
+async def test_worker_is_starting_until_it_accepts_connections(ends: ChannelEnds) -> None:
+    assert await ends.hears(STATE) == "starting"
+    ends.hand(1, time.monotonic())
+    assert await ends.hears(DECLINED) == 1
+    ends.post.start(ends.taken.append)
+    ends.hand(2, time.monotonic())
+    assert await ends.hears(ACCEPTED) == 2
+    assert len(ends.taken) == 1
 
 
-async def test_full_worker_declines_until_descriptors_are_free(station: Station) -> None:
-    station.post.start(station.taken.append)
-    assert await station.hears(STATE) == "starting"
-    station.hand(1, time.monotonic())
+async def test_full_worker_declines_until_descriptors_are_free(ends: ChannelEnds) -> None:
+    ends.post.start(ends.taken.append)
+    assert await ends.hears(STATE) == "starting"
+    ends.hand(1, time.monotonic())
     with no_descriptor_left():
-        station.post._on_message()
-        assert station.post.worker_states()[-1] == "full"
-        assert await station.hears(DECLINED) == 1
-        station.post._send_state()
-        assert await station.hears(STATE) == "full"
-    assert station.taken == []
-    while await station.hears(STATE) != "ready":
+        ends.post._on_message()
+        assert ends.post.worker_states()[-1] == "full"
+        assert await ends.hears(DECLINED) == 1
+        ends.post._send_state()
+        assert await ends.hears(STATE) == "full"
+    assert ends.taken == []
+    while await ends.hears(STATE) != "ready":
         pass
-    station.hand(2, time.monotonic())
-    assert await station.hears(ACCEPTED) == 2
+    ends.hand(2, time.monotonic())
+    assert await ends.hears(ACCEPTED) == 2
 
 
 async def test_connection_in_the_reserve_is_declined_and_closed(
-    station: Station,
+    ends: ChannelEnds,
 ) -> None:
-    station.post.start(station.taken.append)
+    ends.post.start(ends.taken.append)
     for ticket in range(1, 4):
-        station.hand(ticket, time.monotonic())
+        ends.hand(ticket, time.monotonic())
     before = os.listdir("/proc/self/fd")
     with no_descriptor_left(above=1):
-        station.post._on_message()
-        assert station.post.worker_states()[-1] == "full"
+        ends.post._on_message()
+        assert ends.post.worker_states()[-1] == "full"
     assert os.listdir("/proc/self/fd") == before
-    assert [await station.hears(DECLINED) for _ in range(3)] == [1, 2, 3]
-    assert station.taken == []
+    assert [await ends.hears(DECLINED) for _ in range(3)] == [1, 2, 3]
+    assert ends.taken == []
 
 
-async def test_full_worker_reports_draining(station: Station) -> None:
-    station.post.start(station.taken.append)
-    station.hand(1, time.monotonic())
+async def test_full_worker_reports_draining(ends: ChannelEnds) -> None:
+    ends.post.start(ends.taken.append)
+    ends.hand(1, time.monotonic())
     with no_descriptor_left():
-        station.post._on_message()
-        station.state = "draining"
-        assert station.post.worker_states()[-1] == "draining"
+        ends.post._on_message()
+        ends.state = "draining"
+        assert ends.post.worker_states()[-1] == "draining"
 
 
-async def test_stale_connection_is_declined(station: Station) -> None:
-    station.post.start(station.taken.append)
-    station.hand(1, time.monotonic() - STALE_AFTER)
-    assert await station.hears(DECLINED) == 1
-    assert station.taken == []
+async def test_stale_connection_is_declined(ends: ChannelEnds) -> None:
+    ends.post.start(ends.taken.append)
+    ends.hand(1, time.monotonic() - STALE_AFTER)
+    assert await ends.hears(DECLINED) == 1
+    assert ends.taken == []
 
 
-async def test_stopping_worker_reports_state_before_declining(station: Station) -> None:
-    station.post.start(station.taken.append)
-    assert await station.hears(STATE) == "starting"
-    assert await station.hears(STATE) == "ready"
-    station.state = "draining"
-    station.post.stop()
-    assert await station.hears(STATE) == "draining"
-    station.hand(1, time.monotonic())
-    assert await station.hears(DECLINED) == 1
+async def test_stopping_worker_reports_state_before_declining(ends: ChannelEnds) -> None:
+    ends.post.start(ends.taken.append)
+    assert await ends.hears(STATE) == "starting"
+    assert await ends.hears(STATE) == "ready"
+    ends.state = "draining"
+    ends.post.stop()
+    assert await ends.hears(STATE) == "draining"
+    ends.hand(1, time.monotonic())
+    assert await ends.hears(DECLINED) == 1
 
 
-async def test_worker_states_include_its_own_current_state(station: Station) -> None:
-    station.post.start(station.taken.append)
-    station.line.send(TABLE, b"ready starting gone")
+async def test_worker_states_include_its_own_current_state(ends: ChannelEnds) -> None:
+    ends.post.start(ends.taken.append)
+    ends.line.send(TABLE, b"ready starting gone")
     async with asyncio.timeout(PATIENCE):
-        while station.post.worker_states() != ("ready", "ready", "gone"):
+        while ends.post.worker_states() != ("ready", "ready", "gone"):
             await asyncio.sleep(0.005)
 
 
-async def test_heartbeats_are_sent_periodically(station: Station) -> None:
+async def test_heartbeats_are_sent_periodically(ends: ChannelEnds) -> None:
     for _ in range(3):
-        assert await station.hears(STATE) == "starting"
+        assert await ends.hears(STATE) == "starting"
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_worker_shuts_down_on_request_or_if_orphaned(station: Station, gone: bool) -> None:
+async def test_worker_shuts_down_on_request_or_if_orphaned(ends: ChannelEnds, gone: bool) -> None:
     if gone:
-        station.line.close()
+        ends.line.close()
     else:
-        station.line.send(SHUTDOWN)
+        ends.line.send(SHUTDOWN)
     async with asyncio.timeout(PATIENCE):
-        await station.told.wait()
-    assert station.post.orphaned is gone
+        await ends.told.wait()
+    assert ends.post.orphaned is gone

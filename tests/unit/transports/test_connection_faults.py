@@ -32,7 +32,7 @@ PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 class Faulty(Recorder):
     """A receiver that fails at a chosen call."""
 
-    def __init__(self, place: "Place", channel: Channel) -> None:
+    def __init__(self, place: "FaultyListener", channel: Channel) -> None:
         super().__init__()
         self._place = place
         self.channel = channel
@@ -46,7 +46,7 @@ class Faulty(Recorder):
         self._place.fail_if("closed")
 
 
-class Place:
+class FaultyListener:
     """A listener whose peers get faulty receivers."""
 
     def __init__(self, **settings: Any) -> None:
@@ -113,7 +113,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def listening(place: Place, transport: str, folder: Path) -> tuple[Listener, int | str]:
+async def listening(place: FaultyListener, transport: str, folder: Path) -> tuple[Listener, int | str]:
     if transport == "tcp":
         listener = await listen_tcp(place.guard)
         return listener, port_of(listener)
@@ -125,7 +125,7 @@ def test_failing_connection_is_closed_and_reported_alone(
     run: Callable[[Scenario], None], transport: str, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        place = Place()
+        place = FaultyListener()
         listener, at = await listening(place, transport, tmp_path)
         async with Caller(at) as other:
             other.say(PING + b"\n")
@@ -152,7 +152,7 @@ def test_failing_write_closes_and_reports_the_connection(
     run: Callable[[Scenario], None], transport: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        place = Place(unsent_high=1 << 16, unsent_limit=1 << 17)
+        place = FaultyListener(unsent_high=1 << 16, unsent_limit=1 << 17)
         listener, at = await listening(place, transport, tmp_path)
         async with Caller(at) as caller:
             caller.say(PING + b"\n")
@@ -174,7 +174,7 @@ def test_failing_http_request_gets_its_incident_id(
     run: Callable[[Scenario], None], fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        place = Place()
+        place = FaultyListener()
         listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:
@@ -202,7 +202,7 @@ def test_failing_http_request_gets_its_incident_id(
 @pytest.mark.parametrize("fault", ["identify", "received"])
 def test_failing_websocket_is_closed_and_reported_alone(run: Callable[[Scenario], None], fault: str) -> None:
     async def scenario() -> None:
-        place = Place()
+        place = FaultyListener()
         listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:

@@ -13,7 +13,7 @@ from trunkline.wire.messages import Batch, Incoming, Malformed, Notification, Re
 BAD = Malformed(-32700, "not JSON")
 
 
-class Guarded:
+class AdmittedPeer:
     """The limits, and a peer that has passed them."""
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -28,7 +28,7 @@ class Guarded:
 
 @pytest.mark.row("K15")
 async def test_silent_peer_is_disconnected_at_the_deadline() -> None:
-    guarded = Guarded()
+    guarded = AdmittedPeer()
     guarded.clock.advance(29.9)
     assert guarded.cut == []
     guarded.clock.advance(0.1)
@@ -37,7 +37,7 @@ async def test_silent_peer_is_disconnected_at_the_deadline() -> None:
 
 @pytest.mark.row("K15")
 async def test_malformed_message_does_not_stop_the_timer() -> None:
-    guarded = Guarded()
+    guarded = AdmittedPeer()
     guarded.receiver.received([BAD], MessageOrigin())
     assert guarded.recorder.messages == [BAD]
     guarded.clock.advance(30)
@@ -47,7 +47,7 @@ async def test_malformed_message_does_not_stop_the_timer() -> None:
 @pytest.mark.row("K15", "K17")
 @pytest.mark.parametrize("valid", [Notification("n"), Response(1, {}), Batch((BAD,))], ids=lambda m: type(m).__name__)
 async def test_first_valid_message_stops_the_timer(valid: Incoming) -> None:
-    guarded = Guarded()
+    guarded = AdmittedPeer()
     guarded.clock.advance(29)
     guarded.receiver.received([BAD, valid], MessageOrigin(principal="p"))
     assert (guarded.recorder.messages, guarded.recorder.origins) == ([BAD, valid], [MessageOrigin(principal="p")])
@@ -59,21 +59,21 @@ async def test_first_valid_message_stops_the_timer(valid: Incoming) -> None:
 
 @pytest.mark.row("K15")
 async def test_first_message_timeout_can_be_disabled() -> None:
-    guarded = Guarded(Settings(initialize_timeout=None))
+    guarded = AdmittedPeer(Settings(initialize_timeout=None))
     assert guarded.clock.waiting == 0
     guarded.receiver.received([Notification("n")], MessageOrigin())
     guarded.receiver.closed(ChannelClosed("over"))
 
 
 async def test_closed_peer_stops_the_timer() -> None:
-    guarded = Guarded()
+    guarded = AdmittedPeer()
     guarded.receiver.closed(ChannelClosed("over"))
     assert guarded.clock.waiting == 0
     assert [closed.reason for closed in guarded.recorder.ends] == ["over"]
 
 
 async def test_guard_is_full_until_a_peer_leaves() -> None:
-    guarded = Guarded(Settings(max_connections=2))
+    guarded = AdmittedPeer(Settings(max_connections=2))
     assert not guarded.guard.full
     guarded.guard.admit(MemoryChannel("peer"), guarded.cut.append)
     assert guarded.guard.full

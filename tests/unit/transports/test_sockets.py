@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.connections import Recorder, client_tls, guard, server_tls, tcp, turns, until
+from tests.contract.connections import Recorder, client_tls, listener_limits, server_tls, tcp, turns, until
 from tests.limits import PATIENCE
 
 from trunkline import Server, Settings
@@ -28,7 +28,7 @@ SETTINGS = Settings()
 
 
 async def listen(recorder: Recorder | None = None, **options: Any) -> tuple[Listener, Address]:
-    listener = await listen_tcp(guard(lambda _: recorder or Recorder()), **options)
+    listener = await listen_tcp(listener_limits(lambda _: recorder or Recorder()), **options)
     return listener, parse_address(listener.address)
 
 
@@ -143,7 +143,7 @@ async def test_close_waits_only_linger_seconds_for_the_peer() -> None:
         channels.append(channel)
         return recorder
 
-    listener = await listen_tcp(guard(accept))
+    listener = await listen_tcp(listener_limits(accept))
     raw = socket.create_connection(("127.0.0.1", parse_address(listener.address).port))
     await until(lambda: channels)
     loop = asyncio.get_running_loop()
@@ -209,7 +209,7 @@ async def test_connection_during_listener_close_is_refused() -> None:
         taken.append(channel)
         return Recorder()
 
-    listener = await listen_tcp(guard(accept), tls=server_tls())
+    listener = await listen_tcp(listener_limits(accept), tls=server_tls())
     where = parse_address(listener.address)
     raw = socket.create_connection((where.host, where.port))
     raw.setblocking(False)
@@ -258,7 +258,7 @@ def place(tmp_path: Path) -> Path:
 
 async def test_socket_file_is_private_and_removed_on_close(place: Path) -> None:
     os.umask(os.umask(0o022))
-    listener = await listen_unix(guard(lambda _: Recorder()), place)
+    listener = await listen_unix(listener_limits(lambda _: Recorder()), place)
     assert listener.address == f"unix://{place}"
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert stat.S_ISSOCK(place.stat().st_mode)
@@ -271,7 +271,7 @@ async def test_stale_socket_file_is_replaced(place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(place))
     recorder, ours = Recorder(), Recorder()
-    listener = await listen_unix(guard(lambda _: recorder), place)
+    listener = await listen_unix(listener_limits(lambda _: recorder), place)
     channel = await UnixConnector(place).connect(lambda _: ours)
     channel.send(Notification("n"))
     await until(lambda: recorder.messages)
@@ -280,11 +280,11 @@ async def test_stale_socket_file_is_replaced(place: Path) -> None:
 
 
 async def test_socket_file_in_use_is_kept(place: Path) -> None:
-    listener = await listen_unix(guard(lambda _: Recorder()), place)
+    listener = await listen_unix(listener_limits(lambda _: Recorder()), place)
     with pytest.raises(
         TransportError, match=f"^cannot listen on unix://{place}: another server listens there; stop it"
     ):
-        await listen_unix(guard(lambda _: Recorder()), place)
+        await listen_unix(listener_limits(lambda _: Recorder()), place)
     await (await UnixConnector(place).connect(lambda _: Recorder())).close()
     await listener.close()
 
@@ -294,12 +294,12 @@ async def test_regular_file_at_the_path_is_kept(place: Path) -> None:
     with pytest.raises(
         TransportError, match=f"^cannot listen on unix://{place}: a file that is not a socket exists there"
     ):
-        await listen_unix(guard(lambda _: Recorder()), place)
+        await listen_unix(listener_limits(lambda _: Recorder()), place)
     assert place.read_text() == "precious"
 
 
 async def test_replaced_socket_file_is_not_removed(place: Path) -> None:
-    listener = await listen_unix(guard(lambda _: Recorder()), place)
+    listener = await listen_unix(listener_limits(lambda _: Recorder()), place)
     place.unlink()
     place.write_text("somebody else's")
     await listener.close()
@@ -310,7 +310,7 @@ async def test_replaced_socket_file_is_not_removed(place: Path) -> None:
 async def test_invalid_socket_path_is_reported(path: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match="cannot listen on unix://"):
-        await listen_unix(guard(lambda _: Recorder()), path)
+        await listen_unix(listener_limits(lambda _: Recorder()), path)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

@@ -3,7 +3,7 @@
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from tests.unit.auth.auth_servers import CALLBACK, caller, office
+from tests.unit.auth.auth_servers import CALLBACK, caller, servers
 
 from trunkline.auth import Redirected
 from trunkline.auth.client.authorization_code import AuthorizationRequest, read_code
@@ -89,7 +89,7 @@ def test_each_request_has_secrets_that_repr_hides() -> None:
 
 @pytest.mark.row("AUT-16", "AUT-17")
 async def test_authorization_url_has_all_parameters() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.server["authorization_endpoint"] += "?tenant=1"
         async with caller(there, there.oauth(parameters={"login_hint": "ada", "state": "mine"})) as client:
             assert await client.call() == 200
@@ -113,7 +113,7 @@ async def test_authorization_url_has_all_parameters() -> None:
 
 @pytest.mark.row("AUT-16")
 async def test_login_needs_pkce_support() -> None:
-    async with office() as there:
+    async with servers() as there:
         del there.world.server["code_challenge_methods_supported"]
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="PKCE"):
@@ -122,7 +122,7 @@ async def test_login_needs_pkce_support() -> None:
 
 
 async def test_refused_code_is_reported() -> None:
-    async with office() as there:
+    async with servers() as there:
 
         async def someone_elses(page: str) -> str:
             query = dict(parse_qsl(urlsplit(page).query))

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.auth.auth_servers import caller, office
-from tests.unit.auth.auth_setup import TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import caller, servers
+from tests.unit.auth.auth_setup import TOKEN, Page, RecordedRequest
 
 from trunkline.auth import ClientCredentials, EnterpriseManaged, SigningKey, WorkloadIdentity
 from trunkline.auth.jose import decode_unverified, verify_with_key
@@ -16,7 +16,7 @@ BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 @pytest.mark.row("AUT-29")
 async def test_client_credentials_token_is_renewed() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.refreshes = False
         auth = ClientCredentials("robot", secret="s", now=lambda: there.now)
         async with caller(there, auth) as called:
@@ -30,7 +30,7 @@ async def test_client_credentials_token_is_renewed() -> None:
 
 async def test_client_may_authenticate_with_key() -> None:
     key = SigningKey.generate("RS256", kid="k")
-    async with office() as there:
+    async with servers() as there:
         async with caller(there, ClientCredentials("robot", key=key, now=lambda: there.now)) as called:
             assert await called.call() == 200
         proof = verify_with_key(key.public, there.exchanges[0]["client_assertion"])
@@ -38,7 +38,7 @@ async def test_client_may_authenticate_with_key() -> None:
 
 
 async def test_step_up_requests_more_scopes_then_stops() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda scope: scope.replace("write", "").strip()
         async with caller(there, ClientCredentials("robot", secret="s", now=lambda: there.now)) as called:
@@ -67,7 +67,7 @@ async def test_workload_sends_platform_assertion(how: str, tmp_path: Path) -> No
         "coroutine": coroutine,
         "plain": lambda: "signed",
     }
-    async with office() as there:
+    async with servers() as there:
         async with caller(there, WorkloadIdentity(ways[how], client_id="job", now=lambda: there.now)) as called:
             assert await called.call() == 200
         [form] = there.exchanges
@@ -79,7 +79,7 @@ async def test_unreadable_assertion_is_reported_without_content(tmp_path: Path) 
     def broken() -> str:
         raise ValueError("SECRET")
 
-    async with office() as there:
+    async with servers() as there:
         for way in (tmp_path / "missing", broken):
             async with caller(there, WorkloadIdentity(way, now=lambda: there.now)) as called:
                 with pytest.raises(AuthorizationFailed, match="cannot be read") as failed:
@@ -88,7 +88,7 @@ async def test_unreadable_assertion_is_reported_without_content(tmp_path: Path) 
 
 
 async def test_refused_assertion_is_not_sent_again() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = Page(400, {"error": "invalid_grant"})
         async with caller(there, WorkloadIdentity("old", now=lambda: there.now)) as called:
             with pytest.raises(AuthorizationFailed, match="invalid_grant"):
@@ -99,10 +99,10 @@ async def test_refused_assertion_is_not_sent_again() -> None:
 @pytest.mark.parametrize("known", ["idp", "idp_token_endpoint"])
 async def test_enterprise_token_is_exchanged_twice(known: str) -> None:
     exchanged: list[dict[str, str]] = []
-    async with office() as there:
+    async with servers() as there:
         idp = f"{there.world.origin}/company"
 
-        def exchange(asked: Asked) -> Page:
+        def exchange(asked: RecordedRequest) -> Page:
             page = there.token(asked)
             exchanged.append(there.exchanges.pop())
             jag = {
@@ -171,7 +171,7 @@ def bound(there: Any, seen: list[dict[str, Any]]) -> None:
     there.kind = "DPoP"
     there.world.challenge = there.world.challenge.replace("Bearer", "DPoP")
 
-    def checked(asked: Asked) -> Page:
+    def checked(asked: RecordedRequest) -> Page:
         if asked.headers.get("authorization", "").startswith("DPoP "):
             proof = decode_unverified(asked.headers["dpop"])
             seen.append({**proof.claims, "jkt": proof.header["jwk"]["x"]})
@@ -179,7 +179,7 @@ def bound(there: Any, seen: list[dict[str, Any]]) -> None:
                 return Page(401, None, {"WWW-Authenticate": 'DPoP error="use_dpop_nonce"', "DPoP-Nonce": "rs"})
         return serve(asked)
 
-    def proved(asked: Asked) -> Page:
+    def proved(asked: RecordedRequest) -> Page:
         assert "dpop" in asked.headers
         return token(asked)
 
@@ -192,7 +192,7 @@ async def test_required_binding_survives_restart(
     from trunkline.auth import FileTokens
 
     seen: list[dict[str, Any]] = []
-    async with office() as there:
+    async with servers() as there:
         bound(there, seen)
         for _ in range(2):
             async with caller(there, there.oauth(store=FileTokens(tmp_path))) as called:
@@ -207,7 +207,7 @@ async def test_required_binding_survives_restart(
 
 
 async def test_unbound_token_is_refused_where_binding_is_required() -> None:
-    async with office() as there, caller(there, there.oauth(dpop=True)) as called:
+    async with servers() as there, caller(there, there.oauth(dpop=True)) as called:
         with pytest.raises(AuthorizationFailed, match="does not bind") as failed:
             await called.call()
         assert failed.value.hop == "token"
@@ -217,7 +217,7 @@ async def test_concurrent_nonce_demands_share_one_login() -> None:
     import asyncio
 
     seen: list[dict[str, Any]] = []
-    async with office() as there:
+    async with servers() as there:
         bound(there, seen)
         async with caller(there) as called:
             assert await asyncio.gather(*(called.call() for _ in range(8))) == [200] * 8

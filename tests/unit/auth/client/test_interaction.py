@@ -26,7 +26,7 @@ PAGE = "https://login.example/authorize?client_id=c&state=st%2Bate"
 BACK = "code=abc&state=st%2Bate"
 
 
-async def said(port: int, request: str) -> str:
+async def response_to(port: int, request: str) -> str:
     """The response to a request, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request.encode("latin-1"))
@@ -41,7 +41,9 @@ def asks(uri: str, query: str = BACK, *, method: str = "GET", host: str | None =
     return f"{method} {path or parts.path}?{query} HTTP/1.1\r\nHost: {host or parts.netloc}\r\nCookie: a=b\r\n\r\n"
 
 
-async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: object) -> tuple[str, str, list[str]]:
+async def login_with_requests(
+    *requests: Callable[[str], str], page: str = PAGE, **options: object
+) -> tuple[str, str, list[str]]:
     """One login with these requests, one after the other: the redirect URI, the authorization response, the responses."""
     answers: list[str] = []
 
@@ -51,7 +53,7 @@ async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: 
 
     async def browse() -> None:
         for request in requests:
-            answers.append(await said(urlsplit(waiting.redirect_uri).port or 0, request(waiting.redirect_uri)))
+            answers.append(await response_to(urlsplit(waiting.redirect_uri).port or 0, request(waiting.redirect_uri)))
 
     running: list[asyncio.Future[None]] = []
     async with asyncio.timeout(PATIENCE), LoopbackBrowser(open_page=open_page, **options).waiting() as waiting:
@@ -64,7 +66,7 @@ async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: 
 
 
 async def test_callback_url_is_returned_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    uri, came, answers = await visited(asks)
+    uri, came, answers = await login_with_requests(asks)
     assert uri == f"http://127.0.0.1:{urlsplit(uri).port}/callback"
     assert came == f"{uri}?{BACK}"
     head, _, body = answers[0].partition("\r\n\r\n")
@@ -85,7 +87,7 @@ async def test_callback_url_is_returned_whole(capsys: pytest.CaptureFixture[str]
 
 
 async def test_response_page_reflects_nothing() -> None:
-    _, came, answers = await visited(lambda uri: asks(uri, BACK + "&error_description=<script>x</script>"))
+    _, came, answers = await login_with_requests(lambda uri: asks(uri, BACK + "&error_description=<script>x</script>"))
     assert "<script>" in came
     assert "script" not in answers[0]
 
@@ -116,7 +118,7 @@ async def test_response_page_reflects_nothing() -> None:
     ],
 )
 async def test_foreign_request_does_not_end_the_wait(request_, status: int) -> None:
-    _, came, answers = await visited(request_, asks)
+    _, came, answers = await login_with_requests(request_, asks)
     assert came.endswith(f"?{BACK}")
     assert [answer.split(" ")[1] for answer in answers] == [str(status), "200"]
     assert "evil" not in answers[0]
@@ -131,7 +133,7 @@ async def test_silent_connection_does_not_end_the_wait() -> None:
         silent.append(socket.create_connection(("127.0.0.1", port)))
         return asks(uri)
 
-    _, came, _ = await visited(leave)
+    _, came, _ = await login_with_requests(leave)
     assert came.endswith(f"?{BACK}")
     with silent[0] as left:  # remaining clients get a response
         left.settimeout(5)
@@ -142,7 +144,7 @@ async def test_silent_connection_does_not_end_the_wait() -> None:
 async def test_incomplete_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "_HEAD_TIMEOUT", 0.05)
     async with LoopbackBrowser().waiting() as waiting:
-        answer = await said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)[:-2])
+        answer = await response_to(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)[:-2])
     assert answer.startswith("HTTP/1.1 408 ")
 
 
@@ -150,26 +152,26 @@ async def test_connection_limit_drops_the_oldest(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(loopback, "_MAX_CONNECTIONS", 1)
     async with LoopbackBrowser().waiting() as waiting:
         port = urlsplit(waiting.redirect_uri).port or 0
-        first = asyncio.ensure_future(said(port, "GET"))
+        first = asyncio.ensure_future(response_to(port, "GET"))
         await until(lambda: getattr(waiting, "_tasks"))  # noqa: B009 - the seam has none
-        assert (await said(port, asks(waiting.redirect_uri))).startswith("HTTP/1.1 400 ")
+        assert (await response_to(port, asks(waiting.redirect_uri))).startswith("HTTP/1.1 400 ")
     with contextlib.suppress(ConnectionResetError):
         assert await first == ""
 
 
 async def test_localhost_host_header_is_accepted() -> None:
-    _, came, _ = await visited(lambda uri: asks(uri, host=f"LocalHost:{urlsplit(uri).port}"))
+    _, came, _ = await login_with_requests(lambda uri: asks(uri, host=f"LocalHost:{urlsplit(uri).port}"))
     assert came.endswith(f"?{BACK}")
 
 
 async def test_page_without_state_accepts_any_callback() -> None:
-    _, came, _ = await visited(lambda uri: asks(uri, "code=1"), page="https://login.example/")
+    _, came, _ = await login_with_requests(lambda uri: asks(uri, "code=1"), page="https://login.example/")
     assert came.endswith("?code=1")
 
 
 async def test_request_before_visit_is_refused() -> None:
     async with LoopbackBrowser().waiting() as waiting:
-        assert (await said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri))).startswith(
+        assert (await response_to(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri))).startswith(
             "HTTP/1.1 400 "
         )
 
@@ -198,14 +200,14 @@ async def test_callback_server_listens_on_loopback_only() -> None:
 
 
 async def test_callback_server_closes_after_visit() -> None:
-    uri, _, _ = await visited(asks)
+    uri, _, _ = await login_with_requests(asks)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", urlsplit(uri).port)
 
 
 async def test_registered_redirect_uri_is_fixed() -> None:
     with held_port() as port:
-        uri, came, _ = await visited(asks, redirect_uri=f"http://localhost:{port}/back/here")
+        uri, came, _ = await login_with_requests(asks, redirect_uri=f"http://localhost:{port}/back/here")
         assert came == f"http://localhost:{port}/back/here?{BACK}"
         async with LoopbackBrowser(redirect_uri=uri).waiting():
             with pytest.raises(AuthorizationFailed, match="the port is in use") as raised:
@@ -237,7 +239,7 @@ async def test_unfinished_login_times_out(capsys: pytest.CaptureFixture[str]) ->
 async def test_slow_browser_does_not_delay_callback() -> None:
     async def open_page(url: str) -> None:
         running.append(
-            asyncio.ensure_future(said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)))
+            asyncio.ensure_future(response_to(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)))
         )
         try:
             await asyncio.Event().wait()

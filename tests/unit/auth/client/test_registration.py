@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.auth.auth_servers import CALLBACK, REGISTER, caller, office
+from tests.unit.auth.auth_servers import CALLBACK, REGISTER, caller, servers
 from tests.unit.auth.auth_setup import TOKEN, Page
 
 from trunkline.auth import MemoryTokens, OAuth, Redirected, SigningKey
@@ -22,7 +22,7 @@ DOCUMENT = "https://app.example/client.json"
     ],
 )
 async def test_registration_order_follows_the_specification(options: dict[str, Any], client: str) -> None:
-    async with office() as there:
+    async with servers() as there:
         async with caller(there, there.oauth(**options)) as called:
             await called.call()
         assert there.visits[0]["client_id"] == client
@@ -31,7 +31,7 @@ async def test_registration_order_follows_the_specification(options: dict[str, A
 
 @pytest.mark.row("AUT-11")
 async def test_document_needs_server_support() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.server["client_id_metadata_document_supported"] = False
         async with caller(there, there.oauth(client_metadata_url=DOCUMENT)) as called:
             await called.call()
@@ -40,7 +40,7 @@ async def test_document_needs_server_support() -> None:
 
 @pytest.mark.row("AUT-11")
 async def test_missing_registration_endpoint_is_reported() -> None:
-    async with office() as there:
+    async with servers() as there:
         del there.world.server["registration_endpoint"]
         async with caller(there) as called:
             with pytest.raises(AuthorizationFailed, match="pass client_id=") as failed:
@@ -59,7 +59,7 @@ async def test_missing_registration_endpoint_is_reported() -> None:
     ],
 )
 async def test_registration_states_application_type(redirect_uri: str, application: str) -> None:
-    async with office() as there:
+    async with servers() as there:
         auth = there.oauth(interaction=Redirected(redirect_uri, there.agree), client_name="Notes")
         async with caller(there, auth) as called:
             await called.call()
@@ -81,7 +81,7 @@ async def test_registration_states_application_type(redirect_uri: str, applicati
     [(["client_secret_post", "none"], "none"), (["client_secret_post", "client_secret_basic"], "client_secret_basic"), (["client_secret_post"], "client_secret_post"), (None, "client_secret_basic")],
 )  # fmt: skip
 async def test_registration_requests_supported_method(supported: Any, wanted: str) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.server["token_endpoint_auth_methods_supported"] = supported
         there.secret = "s3cret"
         async with caller(there) as called:
@@ -109,7 +109,7 @@ async def test_registration_requests_supported_method(supported: Any, wanted: st
     ],
 )
 async def test_failed_registration_is_reported(page: Page, words: str) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[REGISTER] = page
         async with caller(there) as called:
             with pytest.raises(AuthorizationFailed, match=words) as failed:
@@ -118,7 +118,7 @@ async def test_failed_registration_is_reported(page: Page, words: str) -> None:
 
 
 async def test_registration_is_reused_until_secret_expires() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         expires = there.now + 1000
         there.world.pages[REGISTER] = lambda asked: (
@@ -140,7 +140,7 @@ async def test_registration_is_reused_until_secret_expires() -> None:
 
 
 async def test_new_redirect_uri_registers_again() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         for number in (1, 1, 2):
             there.tokens.clear()
@@ -152,7 +152,7 @@ async def test_new_redirect_uri_registers_again() -> None:
 
 
 async def test_registration_is_dropped_after_failed_login() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
 
         async def away(_: str) -> str:
@@ -168,7 +168,7 @@ async def test_registration_is_dropped_after_failed_login() -> None:
 
 @pytest.mark.row("AUT-12")
 async def test_document_may_have_a_key() -> None:
-    async with office() as there:
+    async with servers() as there:
         auth = there.oauth(client_metadata_url=DOCUMENT, client_key=SigningKey.generate())
         async with caller(there, auth) as called:
             await called.call()
@@ -190,7 +190,7 @@ def test_incomplete_identity_is_refused(options: dict[str, Any]) -> None:
 
 
 async def test_secret_belongs_to_its_client_id() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.server["token_endpoint_auth_methods_supported"] = ["client_secret_basic"]
         async with caller(there, there.oauth(client_id="mine", client_secret="s")) as called:
             await called.call()

@@ -8,7 +8,7 @@ from trunkline.auth.client.single_flight import SingleFlight
 from trunkline.errors import AuthorizationFailed
 
 
-class Work:
+class SharedWork:
     def __init__(self) -> None:
         self.begun = 0
         self.ended = 0
@@ -25,7 +25,7 @@ class Work:
             self.ended += 1
 
 
-async def joined(flight: SingleFlight, work: Work, many: int) -> "list[asyncio.Task[None]]":
+async def joined(flight: SingleFlight, work: SharedWork, many: int) -> "list[asyncio.Task[None]]":
     tasks = [asyncio.create_task(flight.join(work)) for _ in range(many)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -33,7 +33,7 @@ async def joined(flight: SingleFlight, work: Work, many: int) -> "list[asyncio.T
 
 
 async def test_concurrent_callers_share_one_run() -> None:
-    flight, work = SingleFlight(), Work()
+    flight, work = SingleFlight(), SharedWork()
     tasks = await joined(flight, work, 5)
     work.gate.set()
     await asyncio.gather(*tasks)
@@ -43,7 +43,7 @@ async def test_concurrent_callers_share_one_run() -> None:
 
 
 async def test_cancelled_caller_does_not_end_the_run() -> None:
-    flight, work = SingleFlight(), Work()
+    flight, work = SingleFlight(), SharedWork()
     one, other = await joined(flight, work, 2)
     one.cancel()
     await asyncio.wait([one])
@@ -53,7 +53,7 @@ async def test_cancelled_caller_does_not_end_the_run() -> None:
 
 
 async def test_last_cancelled_caller_ends_the_run() -> None:
-    flight, work = SingleFlight(), Work()
+    flight, work = SingleFlight(), SharedWork()
     one, other = await joined(flight, work, 2)
     one.cancel()
     other.cancel()
@@ -66,7 +66,7 @@ async def test_last_cancelled_caller_ends_the_run() -> None:
 
 
 async def test_each_caller_gets_its_own_exception() -> None:
-    flight, work = SingleFlight(), Work()
+    flight, work = SingleFlight(), SharedWork()
     work.error = AuthorizationFailed("no", hop="token", clause="a rule", passing=True)
     tasks = await joined(flight, work, 3)
     work.gate.set()
@@ -79,17 +79,17 @@ async def test_each_caller_gets_its_own_exception() -> None:
 
 def test_run_of_closed_loop_is_ignored() -> None:
     flight = SingleFlight()
-    works: list[Work] = []
+    works: list[SharedWork] = []
 
     async def leave() -> None:
-        works.append(Work())
+        works.append(SharedWork())
         task = asyncio.create_task(flight.join(works[0]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()
 
     async def come() -> None:
-        works.append(Work())
+        works.append(SharedWork())
         works[1].gate.set()
         await flight.join(works[1])
 
@@ -99,7 +99,7 @@ def test_run_of_closed_loop_is_ignored() -> None:
 
 
 async def test_unexpected_exception_is_raised() -> None:
-    flight, work = SingleFlight(), Work()
+    flight, work = SingleFlight(), SharedWork()
     work.error = ValueError("ours")
     work.gate.set()
     with pytest.raises(ValueError, match="ours"):

@@ -4,8 +4,8 @@ from base64 import b64decode
 from typing import Any
 
 import pytest
-from tests.unit.auth.auth_servers import Office, office
-from tests.unit.auth.auth_setup import TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import AuthServers, servers
+from tests.unit.auth.auth_setup import TOKEN, Page, RecordedRequest
 
 from trunkline.auth import SigningKey
 from trunkline.auth.client.dpop import Prover, generate_key
@@ -18,7 +18,7 @@ from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 
 
-def endpoint(there: Office, prover: Prover | None = None) -> TokenEndpoint:
+def endpoint(there: AuthServers, prover: Prover | None = None) -> TokenEndpoint:
     egress = Egress(EgressPolicy.for_url(there.url, Settings()))
     metadata = ServerMetadata(issuer=there.issuer, token_endpoint=there.world.at(TOKEN))
     return TokenEndpoint(egress, metadata, prover, lambda: there.now)
@@ -47,7 +47,7 @@ def test_auth_method_follows_metadata(supported: Any, secret: bool, key: bool, m
 
 @pytest.mark.row("AUT-29")
 async def test_secret_is_sent_as_the_method_requires() -> None:
-    async with office() as there:
+    async with servers() as there:
         for method in ("client_secret_basic", "client_secret_post", "none"):
             await endpoint(there).request_token(ClientIdentity("a:b c", method, "s%é&"), FIELDS)
         basic, post, none = there.exchanges
@@ -60,7 +60,7 @@ async def test_secret_is_sent_as_the_method_requires() -> None:
 
 async def test_key_signs_short_assertion_for_issuer() -> None:
     key = SigningKey.generate()
-    async with office() as there:
+    async with servers() as there:
         for _ in range(2):
             await endpoint(there).request_token(ClientIdentity("me", "private_key_jwt", key=key), FIELDS)
         first, second = (verify_with_key(key.public, form["client_assertion"]).claims for form in there.exchanges)
@@ -80,7 +80,7 @@ async def test_key_signs_short_assertion_for_issuer() -> None:
     ],
 )  # fmt: skip
 async def test_error_response_states_the_reason(page: Page, error: str, words: str) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = page
         with pytest.raises(OAuthErrorResponse, match=words) as failed:
             await endpoint(there).request_token(ClientIdentity("me"), FIELDS)
@@ -89,7 +89,7 @@ async def test_error_response_states_the_reason(page: Page, error: str, words: s
 
 @pytest.mark.parametrize("status", [500, 503, 429])
 async def test_server_error_may_pass(status: int) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = Page(status, {"error": "invalid_grant"})
         with pytest.raises(AuthorizationFailed) as failed:
             await endpoint(there).request_token(ClientIdentity("me"), FIELDS, hop="refresh")
@@ -98,7 +98,7 @@ async def test_server_error_may_pass(status: int) -> None:
 
 
 async def test_secret_follows_no_redirect() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = Page(307, None, {"Location": "/elsewhere"})
         with pytest.raises(AuthorizationFailed):
             await endpoint(there).request_token(ClientIdentity("me", "client_secret_post", "s"), FIELDS)
@@ -106,7 +106,7 @@ async def test_secret_follows_no_redirect() -> None:
 
 
 async def test_missing_endpoint_is_reported() -> None:
-    async with office() as there:
+    async with servers() as there:
         nowhere = TokenEndpoint(Egress(), ServerMetadata(issuer=there.issuer), None, lambda: 0.0)
         with pytest.raises(AuthorizationFailed, match="no token endpoint"):
             await nowhere.request_token(ClientIdentity("me"), FIELDS)
@@ -171,13 +171,13 @@ def test_unsupported_algorithms_are_reported() -> None:
 async def test_demanded_nonce_is_sent_in_new_proof() -> None:
     proofs: list[dict[str, Any]] = []
 
-    def wants_nonce(asked: Asked) -> Page:
+    def wants_nonce(asked: RecordedRequest) -> Page:
         proofs.append(decode_unverified(asked.headers["dpop"]).claims)
         if proofs[-1].get("nonce") != "n":
             return Page(400, {"error": "use_dpop_nonce"}, {"DPoP-Nonce": "n"})
         return Page(200, {"ok": 1})
 
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = wants_nonce
         prover = Prover(SigningKey.generate(), lambda: there.now)
         await endpoint(there, prover).request_token(ClientIdentity("me"), FIELDS)
@@ -187,7 +187,7 @@ async def test_demanded_nonce_is_sent_in_new_proof() -> None:
 
 
 async def test_repeated_nonce_demand_fails() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = Page(400, {"error": "use_dpop_nonce"}, {"DPoP-Nonce": "n"})
         with pytest.raises(OAuthErrorResponse, match="use_dpop_nonce"):
             await endpoint(there, Prover(SigningKey.generate(), lambda: 0.0)).request_token(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.auth.auth_servers import CALLBACK, REGISTER, Office, caller, office
-from tests.unit.auth.auth_setup import RESOURCE, SERVER, TOKEN, Asked, Page
+from tests.unit.auth.auth_servers import CALLBACK, REGISTER, AuthServers, caller, servers
+from tests.unit.auth.auth_setup import RESOURCE, SERVER, TOKEN, Page, RecordedRequest
 
 from trunkline.auth import FileTokens, MemoryTokens, Redirected
 from trunkline.auth.client.tokens import decode_stored_token, encode_stored_token, token_store_key
@@ -17,7 +17,7 @@ from trunkline.errors import AuthorizationFailed, StoreError
 
 @pytest.mark.row("AUT-22")
 async def test_token_is_sent_in_header_never_in_url() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         for _ in range(3):
             assert await client.call() == 200
         [token] = there.tokens
@@ -29,7 +29,7 @@ async def test_token_is_sent_in_header_never_in_url() -> None:
 
 @pytest.mark.row("AUT-22")
 async def test_token_is_sent_only_to_its_server() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
         engine = client.engine
         assert "Authorization" in await engine.headers("POST", there.url)
@@ -43,7 +43,7 @@ async def test_token_is_sent_only_to_its_server() -> None:
 
 
 async def test_open_server_gets_no_token() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.open()
         async with caller(there) as client:
             assert await client.call() == 200
@@ -51,14 +51,14 @@ async def test_open_server_gets_no_token() -> None:
 
 
 async def test_concurrent_requests_share_one_login() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         assert await asyncio.gather(*(client.call() for _ in range(20))) == [200] * 20
         assert (len(there.visits), len(there.registered), len(there.exchanges)) == (1, 1, 1)
         assert client.asked.count(True) == client.asked.count(False)
 
 
 async def test_cancelled_caller_does_not_end_shared_login() -> None:
-    async with office() as there:
+    async with servers() as there:
         page, agreed = asyncio.Event(), asyncio.Event()
 
         async def slowly(url: str) -> str:
@@ -79,7 +79,7 @@ async def test_cancelled_caller_does_not_end_shared_login() -> None:
 
 
 async def test_login_ends_when_all_callers_are_cancelled() -> None:
-    async with office() as there:
+    async with servers() as there:
         page, left = asyncio.Event(), asyncio.Event()
 
         async def for_ever(_: str) -> str:
@@ -101,7 +101,7 @@ async def test_login_ends_when_all_callers_are_cancelled() -> None:
 
 
 async def test_token_is_renewed_before_expiry_without_user() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
         there.now += 3600 - 61
         await client.call()
@@ -116,7 +116,7 @@ async def test_token_is_renewed_before_expiry_without_user() -> None:
 
 
 async def test_concurrent_requests_share_one_renewal() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
         there.now += 3600
         assert await asyncio.gather(*(client.call() for _ in range(10))) == [200] * 10
@@ -125,7 +125,7 @@ async def test_concurrent_requests_share_one_renewal() -> None:
 
 @pytest.mark.row("PROMISE-11")
 async def test_expired_token_is_renewed_after_restart(tmp_path: Any) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.needs["write"] = {"write"}
         async with caller(there, there.oauth(store=FileTokens(tmp_path))) as client:
             await client.call()
@@ -142,7 +142,7 @@ async def test_expired_token_is_renewed_after_restart(tmp_path: Any) -> None:
 
 
 async def test_processes_do_not_reuse_a_refresh_token(tmp_path: Any) -> None:
-    async with office() as there:
+    async with servers() as there:
         stores = [FileTokens(tmp_path) for _ in range(3)]
         async with caller(there, there.oauth(store=stores[0])) as first:
             await first.call()
@@ -157,7 +157,7 @@ async def test_processes_do_not_reuse_a_refresh_token(tmp_path: Any) -> None:
 
 
 async def test_login_of_another_process_is_found() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as one, caller(there, there.oauth(store=store)) as other:
             assert await other.engine.headers("POST", there.url) == {}  # it has looked, and there was nothing
@@ -167,7 +167,7 @@ async def test_login_of_another_process_is_found() -> None:
 
 
 async def test_revoked_refresh_token_needs_new_login() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
         there.forget_refresh_tokens()
         there.tokens.clear()
@@ -177,7 +177,7 @@ async def test_revoked_refresh_token_needs_new_login() -> None:
 
 
 async def test_server_error_keeps_refresh_token() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
             await client.call()
@@ -192,7 +192,7 @@ async def test_server_error_keeps_refresh_token() -> None:
 
 
 async def test_valid_token_is_used_if_renewal_fails() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
         there.now += 3600 - 30
         there.world.pages[TOKEN] = Page(503)
@@ -200,11 +200,11 @@ async def test_valid_token_is_used_if_renewal_fails() -> None:
 
 
 async def test_refresh_token_is_stored_before_use() -> None:
-    async with office() as there:
+    async with servers() as there:
         store, seen = MemoryTokens(), []
         serve = there.serve
 
-        def look(asked: Asked) -> Page:
+        def look(asked: RecordedRequest) -> Page:
             kept = decode_stored_token(store._values.get(token_store_key(there.url, "code")))
             seen.append((asked.headers.get("authorization"), None if kept is None else f"Bearer {kept.access}"))
             return serve(asked)
@@ -218,7 +218,7 @@ async def test_refresh_token_is_stored_before_use() -> None:
 
 
 async def test_token_without_lifetime_is_used_until_refused() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.lifetime = None
         async with caller(there) as client:
             await client.call()
@@ -231,7 +231,7 @@ async def test_token_without_lifetime_is_used_until_refused() -> None:
 
 
 async def test_expired_token_is_sent_rather_than_none() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.refreshes = False
         async with caller(there) as client:
             await client.call()
@@ -241,7 +241,7 @@ async def test_expired_token_is_sent_rather_than_none() -> None:
 
 
 async def test_short_lived_token_is_used_once() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.lifetime = 5
         async with caller(there) as client:
             for _ in range(3):
@@ -253,7 +253,7 @@ async def test_short_lived_token_is_used_once() -> None:
 
 
 async def test_refused_fresh_token_fails() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages["POST /mcp"] = Page(
             401,
             None,
@@ -273,7 +273,7 @@ async def test_refused_fresh_token_fails() -> None:
 
 
 async def test_refused_stored_token_is_refreshed_then_granted() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
             await client.call()
@@ -288,7 +288,7 @@ async def test_refused_stored_token_is_refreshed_then_granted() -> None:
 
 @pytest.mark.row("AUT-21")
 async def test_step_up_keeps_earlier_scopes() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.needs = {"write": {"write"}, "admin": {"admin"}}
         async with caller(there) as client:
             assert [await client.call(tool) for tool in ("read", "write", "admin", "write")] == [200] * 4
@@ -297,7 +297,7 @@ async def test_step_up_keeps_earlier_scopes() -> None:
 
 @pytest.mark.row("AUT-21")
 async def test_denied_scopes_are_not_requested_again() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda _: "notes"
         async with caller(there) as client:
@@ -312,10 +312,10 @@ async def test_denied_scopes_are_not_requested_again() -> None:
 
 @pytest.mark.row("AUT-21")
 async def test_endless_scope_demands_fail() -> None:
-    async with office() as there:
+    async with servers() as there:
         names = iter("abcdefghij")
 
-        def more(asked: Asked) -> Page:
+        def more(asked: RecordedRequest) -> Page:
             if "authorization" not in asked.headers:
                 return Page(401, None, {"WWW-Authenticate": there.world.challenge})
             return Page(403, None, {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{next(names)}"'})
@@ -328,7 +328,7 @@ async def test_endless_scope_demands_fail() -> None:
 
 
 async def test_other_403_is_an_ordinary_response() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages["POST /mcp"] = Page(403)
         async with caller(there) as client:
             assert await client.call() == 403
@@ -336,7 +336,7 @@ async def test_other_403_is_an_ordinary_response() -> None:
 
 
 async def test_non_oauth_challenge_is_reported() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.challenge = 'Basic realm="x", Negotiate'
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="wants basic, negotiate") as failed:
@@ -345,7 +345,7 @@ async def test_non_oauth_challenge_is_reported() -> None:
 
 
 async def test_session_delete_starts_no_login() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages["DELETE /mcp"] = Page(401, None, {"WWW-Authenticate": there.world.challenge})
         async with caller(there) as client:
             assert await client.call(verb="DELETE") == 401
@@ -357,7 +357,7 @@ async def test_store_error_is_an_authorization_failure() -> None:
         async def get(self, key: str) -> bytes | None:
             raise StoreError("the disk is gone")
 
-    async with office() as there, caller(there, there.oauth(store=Broken())) as client:
+    async with servers() as there, caller(there, there.oauth(store=Broken())) as client:
         with pytest.raises(AuthorizationFailed, match="the disk is gone") as failed:
             await client.call()
         assert failed.value.hop == "token"
@@ -378,7 +378,7 @@ async def test_store_error_is_an_authorization_failure() -> None:
     ],
 )
 async def test_scope_selection(challenged: str | None, supported: Any, ours: Any, asked: str | None) -> None:
-    async with office() as there:
+    async with servers() as there:
         scope = "" if challenged is None else f', scope="{challenged}"'
         there.world.challenge = f'Bearer resource_metadata="{there.world.at(RESOURCE)}"{scope}'
         there.world.resource["scopes_supported"] = supported
@@ -392,7 +392,7 @@ async def test_scope_selection(challenged: str | None, supported: Any, ours: Any
     ("listed", "asked"), [(["offline_access"], "notes offline_access"), (["notes"], "notes"), (None, "notes")]
 )
 async def test_offline_access_is_requested_where_supported(listed: Any, asked: str) -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.server["scopes_supported"] = listed
         async with caller(there) as client:
             await client.call()
@@ -403,7 +403,7 @@ async def test_offline_access_is_requested_where_supported(listed: Any, asked: s
 # --- another authorization server ------------------------------------------------------------------
 
 
-def moved(there: Office) -> str:
+def switch_authorization_server(there: AuthServers) -> str:
     """Another authorization server takes over, at the same pages under another name."""
     issuer = f"{there.world.origin}/new"
     document = {**there.world.server, "issuer": issuer}
@@ -416,9 +416,9 @@ def moved(there: Office) -> str:
 
 @pytest.mark.row("AUT-15")
 async def test_new_issuer_reuses_nothing() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
-        moved(there)
+        switch_authorization_server(there)
         assert await client.call() == 200
         assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
@@ -426,11 +426,11 @@ async def test_new_issuer_reuses_nothing() -> None:
 
 @pytest.mark.row("AUT-15")
 async def test_refresh_token_stays_with_issuer_after_restart() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
             await client.call()
-        moved(there)
+        switch_authorization_server(there)
         there.now += 10_000
         async with caller(there, there.oauth(store=store)) as client:
             assert await client.call() == 200
@@ -439,11 +439,11 @@ async def test_refresh_token_stays_with_issuer_after_restart() -> None:
 
 @pytest.mark.row("AUT-15")
 async def test_refresh_token_stays_with_issuer_despite_document() -> None:
-    async with office() as there:
+    async with servers() as there:
         store, document = MemoryTokens(), "https://app.example/client.json"
         async with caller(there, there.oauth(store=store, client_metadata_url=document)) as client:
             await client.call()
-        moved(there)
+        switch_authorization_server(there)
         there.now += 10_000
         async with caller(there, there.oauth(store=store, client_metadata_url=document)) as client:
             assert await client.call() == 200
@@ -452,19 +452,19 @@ async def test_refresh_token_stays_with_issuer_despite_document() -> None:
 
 @pytest.mark.row("AUT-15")
 async def test_new_issuer_is_not_asked_for_old_scopes() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         there.needs = {"write": {"write"}}
         await client.call("write")
-        moved(there)
+        switch_authorization_server(there)
         await client.call()
         assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes"]
 
 
 @pytest.mark.row("AUT-15")
 async def test_client_id_of_another_issuer_is_refused() -> None:
-    async with office() as there, caller(there, there.oauth(client_id="mine")) as client:
+    async with servers() as there, caller(there, there.oauth(client_id="mine")) as client:
         await client.call()
-        moved(there)
+        switch_authorization_server(there)
         with pytest.raises(AuthorizationFailed, match="is for") as failed:
             await client.call()
         assert (failed.value.hop, len(there.visits)) == ("registration", 1)
@@ -473,7 +473,7 @@ async def test_client_id_of_another_issuer_is_refused() -> None:
 @pytest.mark.row("AUT-15")
 async def test_client_id_is_bound_to_configured_issuer() -> None:
     async with (
-        office() as there,
+        servers() as there,
         caller(there, there.oauth(client_id="mine", issuer="https://other.example")) as client,
     ):
         with pytest.raises(AuthorizationFailed, match=r"is for 'https://other\.example'"):
@@ -484,9 +484,9 @@ async def test_client_id_is_bound_to_configured_issuer() -> None:
 @pytest.mark.row("AUT-15")
 async def test_document_works_with_any_issuer() -> None:
     url = "https://app.example/client.json"
-    async with office() as there, caller(there, there.oauth(client_metadata_url=url)) as client:
+    async with servers() as there, caller(there, there.oauth(client_metadata_url=url)) as client:
         await client.call()
-        moved(there)
+        switch_authorization_server(there)
         await client.call()
         assert [visit["client_id"] for visit in there.visits] == [url, url]
         assert there.registered == []
@@ -494,21 +494,21 @@ async def test_document_works_with_any_issuer() -> None:
 
 @pytest.mark.row("AUT-07")
 async def test_first_usable_issuer_is_used() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.resource["authorization_servers"] = [f"{there.world.origin}/gone", there.issuer]
         async with caller(there) as client:
             assert await client.call() == 200
 
 
 async def test_forgotten_registration_is_repeated_once() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.secret = "s3cret"
         there.world.server["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
         async with caller(there) as client:
             await client.call()
             there.tokens.clear()
 
-            def forgetful(asked: Asked) -> Page:
+            def forgetful(asked: RecordedRequest) -> Page:
                 page = there.token(asked)
                 known = there.exchanges[-1]["client_id"] != "client-1"
                 return page if known else Page(401, {"error": "invalid_client"})
@@ -519,7 +519,7 @@ async def test_forgotten_registration_is_repeated_once() -> None:
 
 
 async def test_metadata_is_fetched_on_refusal_not_on_renewal() -> None:
-    async with office() as there, caller(there) as client:
+    async with servers() as there, caller(there) as client:
         await client.call()
         for _ in range(3):
             there.now += 10_000
@@ -531,14 +531,14 @@ async def test_metadata_is_fetched_on_refusal_not_on_renewal() -> None:
 
 
 async def test_client_forgotten_during_login_registers_again() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         there.refreshes = False
         async with caller(there, there.oauth(store=store)) as client:
             await client.call()
         there.tokens.clear()
 
-        def forgetful(asked: Asked) -> Page:
+        def forgetful(asked: RecordedRequest) -> Page:
             page = there.token(asked)
             return page if there.exchanges[-1]["client_id"] == "client-2" else Page(401, {"error": "invalid_client"})
 
@@ -549,7 +549,7 @@ async def test_client_forgotten_during_login_registers_again() -> None:
 
 
 async def test_unknown_fresh_client_fails() -> None:
-    async with office() as there:
+    async with servers() as there:
         there.world.pages[TOKEN] = Page(401, {"error": "invalid_client"})
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="invalid_client"):
@@ -558,7 +558,7 @@ async def test_unknown_fresh_client_fails() -> None:
 
 
 async def test_refresh_token_without_registration_needs_login() -> None:
-    async with office() as there:
+    async with servers() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
             await client.call()
@@ -570,7 +570,7 @@ async def test_refresh_token_without_registration_needs_login() -> None:
 
 
 async def test_missing_login_page_is_reported() -> None:
-    async with office() as there:
+    async with servers() as there:
         del there.world.server["authorization_endpoint"]
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="no authorization endpoint") as failed:
@@ -579,7 +579,7 @@ async def test_missing_login_page_is_reported() -> None:
 
 
 async def test_unreadable_key_needs_new_login() -> None:
-    async with office() as there:
+    async with servers() as there:
         store, key = MemoryTokens(), token_store_key(there.url, "code")
         there.kind = "DPoP"
         async with caller(there, there.oauth(store=store, dpop=True)) as client:

@@ -18,10 +18,10 @@ from tests.unit.auth.auth_setup import (
     RESOURCE_AT_THE_ROOT,
     SERVER,
     TOKEN,
-    Asked,
+    AuthSetup,
     Page,
-    World,
-    world,
+    RecordedRequest,
+    auth_setup,
 )
 
 from trunkline import Settings
@@ -37,8 +37,8 @@ DISCOVERY = "MCP authorization, Protected Resource Metadata Discovery Requiremen
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[World]:
-    async with world() as made:
+async def there() -> AsyncIterator[AuthSetup]:
+    async with auth_setup() as made:
         yield made
 
 
@@ -46,18 +46,18 @@ async def at_10_0_0_7(_: str) -> Sequence[str]:
     return ["10.0.0.7"]
 
 
-async def look(world: World, url: str | None = None, **options: Any) -> list[Finding]:
+async def look(auth_setup: AuthSetup, url: str | None = None, **options: Any) -> list[Finding]:
     """The doctor's findings; all other names resolve to a private address."""
     settings = Settings(egress_timeout=10.0)
-    egress = Egress(EgressPolicy.for_url(world.url, settings), settings=settings, resolve=at_10_0_0_7)
-    return await examine(url or world.url, egress, **options)
+    egress = Egress(EgressPolicy.for_url(auth_setup.url, settings), settings=settings, resolve=at_10_0_0_7)
+    return await examine(url or auth_setup.url, egress, **options)
 
 
 def verdicts(findings: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.hop, finding.verdict) for finding in findings]
 
 
-def told(findings: list[Finding], *verdict: str) -> list[tuple[str, str]]:
+def hops(findings: list[Finding], *verdict: str) -> list[tuple[str, str]]:
     """The hops of these verdicts, each with its clause."""
     return [(finding.hop, finding.clause) for finding in findings if finding.verdict in verdict]
 
@@ -65,7 +65,7 @@ def told(findings: list[Finding], *verdict: str) -> list[tuple[str, str]]:
 # --- no fault -----------------------------------------------------------------------------------
 
 
-async def test_healthy_servers_have_no_problems(there: World) -> None:
+async def test_healthy_servers_have_no_problems(there: AuthSetup) -> None:
     findings = await look(there)
 
     assert verdicts(findings) == [(hop, "ok") for hop in HOPS]
@@ -73,7 +73,7 @@ async def test_healthy_servers_have_no_problems(there: World) -> None:
     assert not any(finding.mend for finding in findings)
 
 
-async def test_doctor_neither_registers_nor_logs_in(there: World) -> None:
+async def test_doctor_neither_registers_nor_logs_in(there: AuthSetup) -> None:
     there.server["registration_endpoint"] = f"{there.origin}/register"
     await look(there)
 
@@ -83,13 +83,13 @@ async def test_doctor_neither_registers_nor_logs_in(there: World) -> None:
     check_transcript([("client", asked.body) for asked in there.asked if asked.what == ENDPOINT], "client")
 
 
-async def test_open_server_needs_no_more_hops(there: World) -> None:
+async def test_open_server_needs_no_more_hops(there: AuthSetup) -> None:
     there.open()
     assert verdicts(await look(there)) == [("address", "ok"), ("server", "ok")]
 
 
-async def test_open_handshake_server_session_is_deleted(there: World) -> None:
-    def answer(asked: Asked) -> Page:
+async def test_open_handshake_server_session_is_deleted(there: AuthSetup) -> None:
+    def answer(asked: RecordedRequest) -> Page:
         if b"server/discover" in asked.body:
             return Page(400, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no session"}})
         return Page(200, {"jsonrpc": "2.0", "id": 1, "result": GREETING}, {"Mcp-Session-Id": "s1"})
@@ -103,24 +103,24 @@ async def test_open_handshake_server_session_is_deleted(there: World) -> None:
     check_transcript([("client", asked.body) for asked in there.asked if asked.body], "client")
 
 
-async def test_redirect_within_origin_is_followed(there: World) -> None:
+async def test_redirect_within_origin_is_followed(there: AuthSetup) -> None:
     there.pages["POST /old"] = Page(307, None, {"Location": "/mcp"})
     there.resource["resource"] = there.origin
     there.pages[f"{RESOURCE_AT_THE_ROOT}/old"] = there.pages[RESOURCE]
     findings = await look(there, f"{there.origin}/old")
 
     assert first_failed(findings) is None
-    assert told(findings, "warning") == [("resource-metadata", "RFC 9728, section 3.3")]
+    assert hops(findings, "warning") == [("resource-metadata", "RFC 9728, section 3.3")]
 
 
-async def test_openid_metadata_and_bare_challenge_suffice(there: World) -> None:
+async def test_openid_metadata_and_bare_challenge_suffice(there: AuthSetup) -> None:
     there.pages[OPENID] = there.pages.pop(SERVER)
     there.pages[RESOURCE_AT_THE_ROOT] = there.pages.pop(RESOURCE)
     there.challenge = 'Bearer realm="notes", scope="notes"'
     findings = await look(there)
 
     assert first_failed(findings) is None
-    assert told(findings, "warning") == [("server", f"RFC 9728, section 5.1; {DISCOVERY}")]
+    assert hops(findings, "warning") == [("server", f"RFC 9728, section 5.1; {DISCOVERY}")]
     assert there.at(OPENID) in next(f.seen for f in findings if f.hop == "authorization-server-metadata")
 
 
@@ -130,41 +130,41 @@ async def test_openid_metadata_and_bare_challenge_suffice(there: World) -> None:
 class Fault(NamedTuple):
     """The broken part, and the doctor's first finding."""
 
-    broken: Callable[[World], None]
+    broken: Callable[[AuthSetup], None]
     hop: str
     clause: str
     seen: str
 
 
-def page(what: str, *answer: object) -> Callable[[World], None]:
-    return lambda world: world.pages.__setitem__(what, Page(*answer))
+def page(what: str, *answer: object) -> Callable[[AuthSetup], None]:
+    return lambda auth_setup: auth_setup.pages.__setitem__(what, Page(*answer))
 
 
-def resource(name: str, value: object) -> Callable[[World], None]:
-    return lambda world: world.resource.__setitem__(name, value)
+def resource(name: str, value: object) -> Callable[[AuthSetup], None]:
+    return lambda auth_setup: auth_setup.resource.__setitem__(name, value)
 
 
-def server(name: str, value: object) -> Callable[[World], None]:
-    return lambda world: world.server.__setitem__(name, value)
+def server(name: str, value: object) -> Callable[[AuthSetup], None]:
+    return lambda auth_setup: auth_setup.server.__setitem__(name, value)
 
 
-def challenged(*parts: str) -> Callable[[World], None]:
-    def change(world: World) -> None:
-        world.challenge = "".join(parts).replace("ORIGIN", world.origin)
+def challenged(*parts: str) -> Callable[[AuthSetup], None]:
+    def change(auth_setup: AuthSetup) -> None:
+        auth_setup.challenge = "".join(parts).replace("ORIGIN", auth_setup.origin)
 
     return change
 
 
-def missing(*pages: str) -> Callable[[World], None]:
-    return lambda world: [world.pages.pop(name) for name in pages] and None
+def missing(*pages: str) -> Callable[[AuthSetup], None]:
+    return lambda auth_setup: [auth_setup.pages.pop(name) for name in pages] and None
 
 
-def both(*changes: Callable[[World], None]) -> Callable[[World], None]:
-    return lambda world: [change(world) for change in changes] and None
+def both(*changes: Callable[[AuthSetup], None]) -> Callable[[AuthSetup], None]:
+    return lambda auth_setup: [change(auth_setup) for change in changes] and None
 
 
-def round_and_round(world: World) -> None:
-    world.pages[RESOURCE] = Page(302, None, {"Location": world.at(RESOURCE)})
+def round_and_round(auth_setup: AuthSetup) -> None:
+    auth_setup.pages[RESOURCE] = Page(302, None, {"Location": auth_setup.at(RESOURCE)})
 
 
 SSRF = 'MCP security best practices, "Server-Side Request Forgery (SSRF)"'
@@ -300,7 +300,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_failed_hop_is_named_with_its_clause(there: World, name: str) -> None:
+async def test_failed_hop_is_named_with_its_clause(there: AuthSetup, name: str) -> None:
     fault = FAULTS[name]
     fault.broken(there)
     findings = await look(there)
@@ -310,10 +310,10 @@ async def test_failed_hop_is_named_with_its_clause(there: World, name: str) -> N
     assert (failed.hop, failed.clause) == (fault.hop, fault.clause)
     assert re.search(fault.seen, failed.seen), failed.seen
     assert failed.mend
-    assert told(findings, "failed") == [(fault.hop, fault.clause)]
+    assert hops(findings, "failed") == [(fault.hop, fault.clause)]
 
 
-async def test_later_hops_are_skipped(there: World) -> None:
+async def test_later_hops_are_skipped(there: AuthSetup) -> None:
     there.pages.pop(RESOURCE)
     findings = await look(there)
 
@@ -326,12 +326,12 @@ async def test_later_hops_are_skipped(there: World) -> None:
     assert findings[-1].seen == "not tried, since 'resource-metadata' failed"
 
 
-async def test_independent_hops_are_still_tried(there: World) -> None:
+async def test_independent_hops_are_still_tried(there: AuthSetup) -> None:
     there.server["code_challenge_methods_supported"] = None
     there.pages.pop(AUTHORIZE)
     findings = await look(there)
 
-    assert [hop for hop, _ in told(findings, "failed")] == ["authorization-server-metadata", "authorization"]
+    assert [hop for hop, _ in hops(findings, "failed")] == ["authorization-server-metadata", "authorization"]
     assert verdicts(findings)[-2:] == [("token", "ok"), ("keys", "ok")]
 
 
@@ -346,35 +346,35 @@ async def test_independent_hops_are_still_tried(there: World) -> None:
         "",
     ],
 )
-async def test_invalid_url_is_not_requested(there: World, url: str) -> None:
+async def test_invalid_url_is_not_requested(there: AuthSetup, url: str) -> None:
     findings = await examine(url, Egress())
 
-    assert told(findings, "failed") == [("address", "MCP authorization, Canonical Server URI")]
+    assert hops(findings, "failed") == [("address", "MCP authorization, Canonical Server URI")]
     assert verdicts(findings)[1:] == [(hop, "skipped") for hop in HOPS[1:]]
     assert "s3cret" not in repr(findings)
 
 
-async def test_unreachable_server_fails_at_address(there: World) -> None:
+async def test_unreachable_server_fails_at_address(there: AuthSetup) -> None:
     findings = await look(there, "http://127.0.0.1:1/mcp?key=s3cret")
 
-    assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
+    assert hops(findings, "failed") == [("address", "RFC 9110, section 4")]
     assert "no server is listening there" in findings[0].seen
     assert "s3cret" not in repr(findings)
 
 
 async def test_untrusted_certificate_fails_at_address() -> None:
-    async with world(server_tls()) as there:
+    async with auth_setup(server_tls()) as there:
         findings = await look(there)
 
-    assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
+    assert hops(findings, "failed") == [("address", "RFC 9110, section 4")]
     assert "its certificate is not trusted" in findings[0].seen
 
 
-async def test_silent_server_times_out(there: World) -> None:
+async def test_silent_server_times_out(there: AuthSetup) -> None:
     there.silent = True
     findings = await look(there, timeout=0.05)
 
-    assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
+    assert hops(findings, "failed") == [("address", "RFC 9110, section 4")]
     assert "no response within 0.05 s" in findings[0].seen
 
 
@@ -447,7 +447,7 @@ WARNINGS = {
     "a token endpoint that wants to be left alone": (page(TOKEN, 429), "token", "RFC 6749, section 5.2"),
     "errors that look like success": (page(TOKEN, 200, {"error": "bad_code"}), "token", "RFC 6749, section 5.2"),
     "nothing for browsers": (
-        lambda world: world.pages.__setitem__(SERVER, Page(200, world.server)),
+        lambda auth_setup: auth_setup.pages.__setitem__(SERVER, Page(200, auth_setup.server)),
         "authorization-server-metadata",
         "Fetch, CORS protocol",
     ),
@@ -455,28 +455,28 @@ WARNINGS = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-async def test_warnings_do_not_fail(there: World, name: str) -> None:
+async def test_warnings_do_not_fail(there: AuthSetup, name: str) -> None:
     change, hop, clause = WARNINGS[name]
     change(there)
     findings = await look(there)
 
-    assert told(findings, "warning", "failed", "skipped") == [(hop, clause)]
+    assert hops(findings, "warning", "failed", "skipped") == [(hop, clause)]
     assert all(finding.mend for finding in findings if finding.verdict == "warning")
 
 
-async def test_dynamic_registration_is_ok(there: World) -> None:
+async def test_dynamic_registration_is_ok(there: AuthSetup) -> None:
     there.server |= {"client_id_metadata_document_supported": False, "registration_endpoint": f"{there.origin}/r"}
     findings = await look(there)
 
     assert [f.verdict for f in findings if f.hop == "registration"] == ["ok"]
 
 
-async def test_opaque_tokens_need_no_keys(there: World) -> None:
+async def test_opaque_tokens_need_no_keys(there: AuthSetup) -> None:
     del there.server["jwks_uri"]
     assert verdicts(await look(there))[-1] == ("keys", "ok")
 
 
-async def test_login_page_redirect_is_not_followed(there: World) -> None:
+async def test_login_page_redirect_is_not_followed(there: AuthSetup) -> None:
     there.pages[AUTHORIZE] = Page(302, None, {"Location": f"{there.origin}/password"})
     findings = await look(there)
 
@@ -484,15 +484,15 @@ async def test_login_page_redirect_is_not_followed(there: World) -> None:
     assert "GET /password" not in [asked.what for asked in there.asked]
 
 
-async def test_one_usable_issuer_suffices(there: World) -> None:
+async def test_one_usable_issuer_suffices(there: AuthSetup) -> None:
     there.resource["authorization_servers"] = ["https://login.example", there.issuer]
     findings = await look(there)
 
-    assert told(findings, "failed", "warning") == [("authorization-server-metadata", SSRF)]
+    assert hops(findings, "failed", "warning") == [("authorization-server-metadata", SSRF)]
     assert first_failed(findings) is None
 
 
-async def test_2025_03_26_server_may_issue_tokens(there: World) -> None:
+async def test_2025_03_26_server_may_issue_tokens(there: AuthSetup) -> None:
     there.challenge = "Bearer"
     there.pages.pop(RESOURCE)
     there.server["issuer"] = there.origin
@@ -500,7 +500,7 @@ async def test_2025_03_26_server_may_issue_tokens(there: World) -> None:
     findings = await look(there)
 
     assert first_failed(findings) is None
-    assert ("resource-metadata", f"RFC 9728, section 3; {DISCOVERY}") in told(findings, "warning")
+    assert ("resource-metadata", f"RFC 9728, section 3; {DISCOVERY}") in hops(findings, "warning")
     assert [hop for hop, _ in verdicts(findings)][-4:] == ["registration", "authorization", "token", "keys"]
 
 
@@ -516,8 +516,8 @@ async def test_2025_03_26_server_may_issue_tokens(there: World) -> None:
         (400, "", "warning", "400"),
     ],
 )
-async def test_token_is_tried(there: World, status: int, challenge: str, verdict: str, words: str) -> None:
-    def answer(asked: Asked) -> Page:
+async def test_token_is_tried(there: AuthSetup, status: int, challenge: str, verdict: str, words: str) -> None:
+    def answer(asked: RecordedRequest) -> Page:
         known = asked.headers.get("authorization") == "Bearer t0k3n"
         return Page(status if known else 401, None, {"WWW-Authenticate": challenge if known else there.challenge})
 
@@ -531,7 +531,7 @@ async def test_token_is_tried(there: World, status: int, challenge: str, verdict
     assert "t0k3n" not in repr([*before, last])
 
 
-async def test_token_follows_no_redirect(there: World) -> None:
+async def test_token_follows_no_redirect(there: AuthSetup) -> None:
     there.pages[ENDPOINT] = Page(307, None, {"Location": "/other"})
     findings = await look(there, token="t0k3n")
 
@@ -539,19 +539,19 @@ async def test_token_follows_no_redirect(there: World) -> None:
     assert [asked.what for asked in there.asked if "authorization" in asked.headers] == [ENDPOINT, ENDPOINT]
 
 
-async def test_token_is_not_sent_unencrypted(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_is_not_sent_unencrypted(there: AuthSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, there.origin if name == "http_proxy" else "")  # which plays that server, too
     findings = await look(there, "http://notes.example/mcp", token="t0k3n")
 
     clause = "RFC 6750, section 5.3; MCP authorization, Communication Security"
-    assert told(findings, "failed") == [("address", clause), ("retry", clause)]
+    assert hops(findings, "failed") == [("address", clause), ("retry", clause)]
     assert [asked.what for asked in there.asked] == [ENDPOINT]
     assert "authorization" not in there.asked[0].headers
 
 
-async def test_silence_after_token_times_out(there: World) -> None:
-    def answer(asked: Asked) -> Page:
+async def test_silence_after_token_times_out(there: AuthSetup) -> None:
+    def answer(asked: RecordedRequest) -> Page:
         there.silent = "authorization" in asked.headers
         return Page(401, None, {"WWW-Authenticate": there.challenge})
 

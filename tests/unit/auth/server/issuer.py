@@ -14,7 +14,7 @@ from trunkline.auth.jose import SigningKey
 BEGIN = 1_700_000_000.0
 
 
-class Wall:
+class ManualWallClock:
     """A manual wall clock."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Wall:
 class Issuer:
     """Signs tokens, and publishes its verification keys."""
 
-    def __init__(self, wall: Wall, url: str) -> None:
+    def __init__(self, wall: ManualWallClock, url: str) -> None:
         self.wall = wall
         self.url = url
         self.key = SigningKey.generate("ES256", kid="first")
@@ -86,10 +86,10 @@ class Issuer:
 
 
 @asynccontextmanager
-async def issuing(wall: Wall | None = None) -> AsyncIterator[Issuer]:
+async def running_issuer(wall: ManualWallClock | None = None) -> AsyncIterator[Issuer]:
     """An issuer, for the duration of a test."""
     listening = socket.create_server(("127.0.0.1", 0))
-    made = Issuer(wall or Wall(), f"http://127.0.0.1:{listening.getsockname()[1]}")
+    made = Issuer(wall or ManualWallClock(), f"http://127.0.0.1:{listening.getsockname()[1]}")
     async with await asyncio.start_server(made.serve, sock=listening):
         yield made
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.unit.auth.server.issuer import Issuer, Wall, bearer, issuing
+from tests.unit.auth.server.issuer import Issuer, ManualWallClock, bearer, running_issuer
 from tests.unit.auth.server.test_dpop import made_for
 from tests.unit.transports.http.asgi import Answer, Host, hosted, request
 
@@ -185,7 +185,7 @@ def signed(issuer: Issuer, **options: Any) -> ResourceServer:
 
 
 async def test_handler_sees_verified_principal() -> None:
-    async with issuing() as issuer, guarded(signed(issuer)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         token = bearer(issuer.token(client_id="app"))
         session = (await ping(host, token)).headers["mcp-session-id"]
         call = request("tools/call", {"name": "whoami", "arguments": {}})
@@ -206,14 +206,14 @@ async def test_handler_sees_verified_principal() -> None:
     ids=str,
 )
 async def test_invalid_token_gets_401(claims: dict[str, Any], told: str) -> None:
-    async with issuing() as issuer, guarded(signed(issuer)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         answer = await ping(host, bearer(issuer.token(**claims)))
         assert (answer.status, kind(answer)) == (401, told)
         assert challenge(answer).params["error"] == "invalid_token"
 
 
 async def test_token_is_cached_per_audience() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         resource = signed(issuer)
         async with guarded(resource) as host:
             token = bearer(issuer.token(exp=issuer.wall() + 100))
@@ -228,7 +228,7 @@ async def test_token_is_cached_per_audience() -> None:
 
 
 async def test_cached_token_is_authenticated_synchronously() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         gate = signed(issuer).within("/")
         headers = {b"host": b"localhost:1", b"authorization": bearer(issuer.token()).encode()}
         scope: dict[str, Any] = {
@@ -246,7 +246,7 @@ async def test_cached_token_is_authenticated_synchronously() -> None:
 
 
 async def test_key_rotation_invalidates_cache() -> None:
-    async with issuing() as issuer, guarded(signed(issuer)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         old = bearer(issuer.token())
         assert (await ping(host, old)).status == 200
         issuer.rotate()
@@ -268,7 +268,7 @@ def test_token_cache_is_bounded() -> None:
 
 
 async def test_unavailable_issuer_gets_503_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    async with issuing() as issuer, guarded(signed(issuer)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         issuer.down = True
         for _ in range(2):
             answer = await ping(host, bearer(issuer.token()))
@@ -279,7 +279,7 @@ async def test_unavailable_issuer_gets_503_and_one_warning(caplog: pytest.LogCap
 
 
 async def test_verifier_of_the_issuer_is_used() -> None:
-    async with issuing() as one, issuing() as two, issuing() as third:
+    async with running_issuer() as one, running_issuer() as two, running_issuer() as third:
         opaque = Introspection(third.url, client_id="us", client_secret="x")
         third.known["opaque"] = {"active": True, "sub": "bob", "aud": "http://localhost:1"}
         verifiers = (Jwt(one.url), Jwt(two.url), StaticTokens({"known": ADA}), opaque)
@@ -311,13 +311,13 @@ async def test_custom_verifier() -> None:
 # --- DPoP-bound tokens ----------------------------------------------------------------------------------------------
 
 
-def proof(key: SigningKey, token: str, wall: Wall, *, method: str = "POST", **claims: Any) -> str:
+def proof(key: SigningKey, token: str, wall: ManualWallClock, *, method: str = "POST", **claims: Any) -> str:
     return made_for(key, token, method, "http://localhost:1/", now=wall(), **claims)
 
 
 async def test_bound_token_needs_proof() -> None:
     key = SigningKey.generate()
-    async with issuing() as issuer, guarded(signed(issuer)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         token = issuer.token(cnf={"jkt": key.thumbprint})
         answer = await ping(host, bearer(token))
         assert (answer.status, kind(answer)) == (401, "invalid_token")
@@ -336,7 +336,7 @@ async def test_bound_token_needs_proof() -> None:
 
 async def test_unbound_token_is_refused_as_dpop() -> None:
     key = SigningKey.generate()
-    async with issuing() as issuer, guarded(signed(issuer)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         token = issuer.token()
         answer = await ping(host, f"DPoP {token}", dpop=proof(key, token, issuer.wall))
         assert (answer.status, challenge(answer).params["error"]) == (401, "invalid_token")
@@ -344,7 +344,7 @@ async def test_unbound_token_is_refused_as_dpop() -> None:
 
 async def test_required_nonce_is_demanded() -> None:
     key = SigningKey.generate()
-    async with issuing() as issuer, guarded(signed(issuer, dpop_nonces=True)) as host:
+    async with running_issuer() as issuer, guarded(signed(issuer, dpop_nonces=True)) as host:
         token = issuer.token(cnf={"jkt": key.thumbprint})
         answer = await ping(host, f"DPoP {token}", dpop=proof(key, token, issuer.wall))
         assert challenge(answer).params["error"] == "use_dpop_nonce"
@@ -354,7 +354,7 @@ async def test_required_nonce_is_demanded() -> None:
 
 async def test_bound_tokens_can_be_required_or_refused() -> None:
     key = SigningKey.generate()
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         bound, plain = issuer.token(cnf={"jkt": key.thumbprint}), issuer.token()
         async with guarded(signed(issuer, dpop=True)) as host:
             assert challenge(await ping(host)).scheme == "dpop"
@@ -408,7 +408,7 @@ async def test_metadata_is_public_and_read_only() -> None:
 
 
 async def test_public_url_is_the_audience() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         resource = signed(issuer, public_url="https://notes.example.com/api/mcp")
         async with guarded(resource, path="/mcp") as host:
             answer = await ping(host, path="/mcp")

@@ -10,12 +10,12 @@ NOW = 1_000_000.0
 WINDOW = 300
 
 
-def memory(one: int = 100, everything: int = 1000) -> ReplayMemory:
+def cache(one: int = 100, everything: int = 1000) -> ReplayMemory:
     return ReplayMemory(WINDOW, max_per_key=one, max_total=everything)
 
 
 def test_proof_is_accepted_once_per_key() -> None:
-    known = memory()
+    known = cache()
     known.use("a", "1", NOW, NOW)
     with pytest.raises(Replayed, match="used before"):
         known.use("a", "1", NOW, NOW)
@@ -24,7 +24,7 @@ def test_proof_is_accepted_once_per_key() -> None:
 
 
 def test_proof_is_remembered_while_acceptable() -> None:
-    known = memory()
+    known = cache()
     known.use("a", "1", NOW + 0.9, NOW)
     with pytest.raises(Replayed):
         known.use("a", "1", NOW + 0.9, NOW + 0.89 + WINDOW)
@@ -33,7 +33,7 @@ def test_proof_is_remembered_while_acceptable() -> None:
 
 
 def test_key_above_limit_is_refused_alone() -> None:
-    known = memory(one=100)
+    known = cache(one=100)
     for number in range(100):
         known.use("greedy", str(number), NOW + number % 10, NOW)
     with pytest.raises(TooManyProofs, match="has used 100 proofs") as refused:
@@ -43,7 +43,7 @@ def test_key_above_limit_is_refused_alone() -> None:
 
 
 def test_full_memory_evicts_largest_key_without_replay() -> None:
-    known = memory(one=900, everything=1000)
+    known = cache(one=900, everything=1000)
     proofs = [(f"{number}", NOW - 200 + number // 10) for number in range(900)]
     for ident, made in proofs:
         known.use("large", ident, made, NOW)
@@ -60,7 +60,7 @@ def test_full_memory_evicts_largest_key_without_replay() -> None:
 
 
 def test_key_is_accepted_again_in_the_next_second() -> None:
-    known = memory(one=100, everything=50)
+    known = cache(one=100, everything=50)
     for number in range(51):
         known.use("a", str(number), NOW, NOW)
     with pytest.raises(Replayed, match="may have been used before; make another one"):
@@ -72,7 +72,7 @@ def test_key_is_accepted_again_in_the_next_second() -> None:
 
 
 def test_random_uses_keep_invariants() -> None:
-    choose, known = random.Random(7), memory(one=40, everything=100)
+    choose, known = random.Random(7), cache(one=40, everything=100)
     now, accepted = NOW, set[tuple[str, str, float]]()
     for _ in range(4_000):
         now += choose.choice((0, 0, 0, 0.1, 1, 40))

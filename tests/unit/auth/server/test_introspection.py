@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 import pytest
-from tests.unit.auth.server.issuer import Issuer, issuing
+from tests.unit.auth.server.issuer import Issuer, running_issuer
 
 from trunkline.auth.server.introspection import Introspection
 from trunkline.auth.server.verifiers import BadToken, Unavailable
@@ -21,7 +21,7 @@ def knows(issuer: Issuer, **more: Any) -> None:
 
 
 async def test_introspection_uses_own_credentials() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         knows(issuer, scope="a b", exp=issuer.wall() + 60, cnf={"jkt": "print"})
         verified = await asking(issuer).verify("opaque", US, issuer.wall())
         assert (verified.principal.subject, verified.principal.issuer) == ("ada", issuer.url)
@@ -33,7 +33,7 @@ async def test_introspection_uses_own_credentials() -> None:
 
 
 async def test_inactive_token_is_refused() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         issuer.known["odd"] = {"active": "true", "sub": "ada", "aud": "http://localhost:1"}
         for token in ("unknown", "odd"):
             with pytest.raises(BadToken, match="not active"):
@@ -47,21 +47,21 @@ async def test_inactive_token_is_refused() -> None:
     ids=str,
 )
 async def test_active_token_must_pass_claims(changed: dict[str, Any]) -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         knows(issuer, **changed)
         with pytest.raises(BadToken):
             await asking(issuer).verify("opaque", US, issuer.wall())
 
 
 async def test_endpoint_can_be_configured() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         knows(issuer)
         await asking(issuer, endpoint=f"{issuer.url}/introspect").verify("opaque", US, issuer.wall())
         assert issuer.asked == {"/introspect": 1}
 
 
 async def test_unreachable_issuer_is_unavailable() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         issuer.down = True
         with pytest.raises(Unavailable):
             await asking(issuer).verify("opaque", US, issuer.wall())

@@ -17,7 +17,7 @@ from trunkline.auth.server.issuer_keys import (
 NOW = 1_000_000.0
 
 
-class Published:
+class PublishedKeys:
     """The published keys, and the number of fetches."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Published:
 
 
 async def test_keys_are_fetched_once_and_cached() -> None:
-    it = Published()
+    it = PublishedKeys()
     assert it.keys.get_without_fetch(NOW) is None
     keys = await it.keys.refresh(NOW)
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER - 1) is keys
@@ -49,7 +49,7 @@ async def test_keys_are_fetched_once_and_cached() -> None:
 
 
 async def test_concurrent_callers_share_one_fetch() -> None:
-    it = Published()
+    it = PublishedKeys()
     it.held = asyncio.Event()
     waiting = [asyncio.ensure_future(it.keys.refresh(NOW)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_concurrent_callers_share_one_fetch() -> None:
 
 
 async def test_stale_keys_are_refreshed_by_one_caller() -> None:
-    it = Published()
+    it = PublishedKeys()
     old = await it.keys.refresh(NOW)
     it.held = asyncio.Event()
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is None
@@ -74,7 +74,7 @@ async def test_stale_keys_are_refreshed_by_one_caller() -> None:
 
 
 async def test_refetch_rate_is_limited() -> None:
-    it = Published()
+    it = PublishedKeys()
     await it.keys.refresh(NOW)
     await it.keys.refresh(NOW + 1)
     assert it.fetched == 2
@@ -88,7 +88,7 @@ async def test_refetch_rate_is_limited() -> None:
 
 
 async def test_new_key_right_after_fetch_is_found() -> None:
-    it = Published()
+    it = PublishedKeys()
     for now in (NOW, NOW + 2 * REFRESH_AFTER):
         await it.keys.refresh(now)
         it.key = SigningKey.generate()
@@ -99,7 +99,7 @@ async def test_new_key_right_after_fetch_is_found() -> None:
 
 
 async def test_unknown_key_fetches_do_not_block_refresh() -> None:
-    it = Published()
+    it = PublishedKeys()
     await it.keys.refresh(NOW)
     await it.keys.refresh(NOW + REFRESH_AFTER - 1)
     it.key = SigningKey.generate(kid="two")
@@ -107,7 +107,7 @@ async def test_unknown_key_fetches_do_not_block_refresh() -> None:
 
 
 async def test_caller_joins_running_fetch() -> None:
-    it = Published()
+    it = PublishedKeys()
     await it.keys.refresh(NOW)
     it.held = asyncio.Event()
     looking = asyncio.ensure_future(it.keys.refresh(NOW + RETRY_INTERVAL))
@@ -119,7 +119,7 @@ async def test_caller_joins_running_fetch() -> None:
 
 
 async def test_old_keys_last_a_day_while_issuer_is_down() -> None:
-    it = Published()
+    it = PublishedKeys()
     old = await it.keys.refresh(NOW)
     it.error = OSError("away")
     assert await it.keys.refresh(NOW + REFRESH_AFTER) is old
@@ -134,7 +134,7 @@ async def test_old_keys_last_a_day_while_issuer_is_down() -> None:
 
 
 async def test_missing_keys_are_retried_soon() -> None:
-    it = Published()
+    it = PublishedKeys()
     it.error = OSError("away")
     for now in (NOW, NOW + RETRY_INTERVAL_WITHOUT_KEYS - 0.1):
         with pytest.raises(OSError, match="away"):
@@ -146,7 +146,7 @@ async def test_missing_keys_are_retried_soon() -> None:
 
 
 async def test_malformed_keys_do_not_replace_old_ones() -> None:
-    it = Published()
+    it = PublishedKeys()
     old = await it.keys.refresh(NOW)
     it.error = MalformedJws("nonsense")
     assert await it.keys.refresh(NOW + REFRESH_AFTER) is old
@@ -154,7 +154,7 @@ async def test_malformed_keys_do_not_replace_old_ones() -> None:
 
 
 def test_fetch_of_closed_loop_is_ignored() -> None:
-    it = Published()
+    it = PublishedKeys()
     it.held = asyncio.Event()
 
     async def leave() -> None:

@@ -15,7 +15,7 @@ US = frozenset({"https://notes.example.com/mcp"})
 GOOD = Verified(Principal("ada"))
 
 
-class Asked:
+class CountingIssuer:
     """An issuer that knows some tokens, and counts its requests. With `held` the responses wait."""
 
     def __init__(self, *good: str, held: asyncio.Event | None = None, down: bool = False) -> None:
@@ -40,7 +40,7 @@ class Asked:
 
 
 async def verify(
-    requests: IssuerRequests, issuer: Asked, token: str, now: float = 0.0, *, address: str | None = "192.0.2.1"
+    requests: IssuerRequests, issuer: CountingIssuer, token: str, now: float = 0.0, *, address: str | None = "192.0.2.1"
 ) -> Verified:
     return await requests.verify(token, US, lambda: issuer(token), address=address, now=now)
 
@@ -54,7 +54,7 @@ async def outcome(*asked: Any, **options: Any) -> str:
 
 
 async def test_concurrent_callers_with_one_token_share_one_request() -> None:
-    issuer, requests = Asked("known", held=asyncio.Event()), IssuerRequests(IssuerLimits())
+    issuer, requests = CountingIssuer("known", held=asyncio.Event()), IssuerRequests(IssuerLimits())
     callers = [asyncio.create_task(outcome(requests, issuer, token)) for token in ["known", "made-up"] * 50]
     await asyncio.sleep(0)
     callers[0].cancel()  # which concerns no other caller
@@ -67,7 +67,7 @@ async def test_concurrent_callers_with_one_token_share_one_request() -> None:
 
 async def test_running_and_queued_requests_are_bounded() -> None:
     limits = IssuerLimits(max_requests=3, max_waiting=4, rejected_per_minute=None)
-    issuer, requests = Asked(held=asyncio.Event()), IssuerRequests(limits)
+    issuer, requests = CountingIssuer(held=asyncio.Event()), IssuerRequests(limits)
     callers = [asyncio.create_task(outcome(requests, issuer, f"made-up {number}")) for number in range(10)]
     done, _ = await asyncio.wait(callers, timeout=30, return_when=asyncio.FIRST_COMPLETED)
     assert {task.result() for task in done} == {"Unavailable"}
@@ -79,7 +79,7 @@ async def test_running_and_queued_requests_are_bounded() -> None:
 
 
 async def test_rejected_token_is_cached_briefly() -> None:
-    issuer, requests = Asked(), IssuerRequests(IssuerLimits(rejected_ttl=10))
+    issuer, requests = CountingIssuer(), IssuerRequests(IssuerLimits(rejected_ttl=10))
     for now in (0, 1, 9.9):
         assert await outcome(requests, issuer, "made-up", now) == "BadToken"
     assert len(issuer.tokens) == 1
@@ -88,20 +88,20 @@ async def test_rejected_token_is_cached_briefly() -> None:
 
 
 async def test_rejection_cache_can_be_disabled() -> None:
-    issuer, requests = Asked(), IssuerRequests(IssuerLimits(rejected_ttl=0))
+    issuer, requests = CountingIssuer(), IssuerRequests(IssuerLimits(rejected_ttl=0))
     assert [await outcome(requests, issuer, "made-up") for _ in range(2)] == ["BadToken"] * 2
     assert len(issuer.tokens) == 2
 
 
 async def test_rejection_cache_evicts_least_recently_used() -> None:
-    issuer, requests = Asked(), IssuerRequests(IssuerLimits(max_rejected=2))
+    issuer, requests = CountingIssuer(), IssuerRequests(IssuerLimits(max_rejected=2))
     for token in ("a", "b", "a", "c", "a", "b"):
         assert await outcome(requests, issuer, token) == "BadToken"
     assert issuer.tokens == ["a", "b", "c", "b"]
 
 
 async def test_address_with_rejected_tokens_is_limited() -> None:
-    issuer, requests = Asked("known"), IssuerRequests(IssuerLimits(rejected_per_minute=60))
+    issuer, requests = CountingIssuer("known"), IssuerRequests(IssuerLimits(rejected_per_minute=60))
     results = [await outcome(requests, issuer, f"made-up {number}") for number in range(300)]
     assert results == ["BadToken"] * 60 + ["TooManyRejected"] * 240
     assert len(issuer.tokens) == 60
@@ -116,7 +116,7 @@ async def test_address_with_rejected_tokens_is_limited() -> None:
 
 async def test_budget_counts_rejected_tokens_only() -> None:
     good = [f"known {number}" for number in range(200)]
-    issuer, requests = Asked(*good), IssuerRequests(IssuerLimits(rejected_per_minute=1))
+    issuer, requests = CountingIssuer(*good), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     assert {await outcome(requests, issuer, token) for token in good} == {"Verified"}
     issuer.down = True
     assert {await outcome(requests, issuer, f"made-up {number}") for number in range(5)} == {"Unavailable"}
@@ -137,14 +137,14 @@ async def test_budget_counts_rejected_tokens_only() -> None:
     ],
 )
 async def test_budget_covers_one_ipv6_network(one: str | None, other: str | None, same: bool) -> None:
-    issuer, requests = Asked(), IssuerRequests(IssuerLimits(rejected_per_minute=1))
+    issuer, requests = CountingIssuer(), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     assert await outcome(requests, issuer, "a", address=one) == "BadToken"
     assert await outcome(requests, issuer, "b", address=other) == ("TooManyRejected" if same else "BadToken")
 
 
 async def test_number_of_budgets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_requests, "_MAX_ADDRESSES", 2)
-    issuer, requests = Asked("good"), IssuerRequests(IssuerLimits(rejected_per_minute=1))
+    issuer, requests = CountingIssuer("good"), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     for number in range(3):
         assert await outcome(requests, issuer, f"{number}", address=f"192.0.2.{number}") == "BadToken"
     assert await outcome(requests, issuer, "x", address="192.0.2.2") == "TooManyRejected"
@@ -155,12 +155,12 @@ def test_requests_of_closed_loop_are_dropped() -> None:
     requests = IssuerRequests(IssuerLimits(max_requests=1, max_waiting=0))
 
     async def left_alone() -> None:
-        asyncio.create_task(verify(requests, Asked("known", held=asyncio.Event()), "known"))  # noqa: RUF006
+        asyncio.create_task(verify(requests, CountingIssuer("known", held=asyncio.Event()), "known"))  # noqa: RUF006
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     asyncio.run(left_alone())
-    assert asyncio.run(outcome(requests, Asked("known"), "known")) == "Verified"
+    assert asyncio.run(outcome(requests, CountingIssuer("known"), "known")) == "Verified"
 
 
 @pytest.mark.parametrize(

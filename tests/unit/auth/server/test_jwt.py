@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 import pytest
-from tests.unit.auth.server.issuer import Issuer, issuing
+from tests.unit.auth.server.issuer import Issuer, running_issuer
 
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.server.issuer_keys import RETRY_INTERVAL
@@ -21,7 +21,7 @@ async def verified(jwt: Jwt, issuer: Issuer, token: str) -> Verified:
 
 
 async def test_metadata_names_the_keys() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         jwt = Jwt(issuer.url)
         assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
         assert isinstance(jwt.verify(issuer.token(sub="eve"), US, issuer.wall()), Verified)  # at once
@@ -29,13 +29,13 @@ async def test_metadata_names_the_keys() -> None:
 
 
 async def test_jwks_uri_needs_no_metadata() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         await verified(Jwt(issuer.url, jwks_uri=f"{issuer.url}/keys"), issuer, issuer.token())
         assert issuer.asked == {"/keys": 1}
 
 
 async def test_key_rotation_is_followed() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         jwt = Jwt(issuer.url)
         old = issuer.token()
         await verified(jwt, issuer, old)
@@ -55,7 +55,7 @@ async def test_key_rotation_is_followed() -> None:
 
 
 async def test_unknown_key_fetches_are_limited() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         jwt, stranger = Jwt(issuer.url), SigningKey.generate(kid="made-up")
         await verified(jwt, issuer, issuer.token())
         issuer.wall.advance(RETRY_INTERVAL)
@@ -66,7 +66,7 @@ async def test_unknown_key_fetches_are_limited() -> None:
 
 
 async def test_old_keys_last_while_issuer_is_down() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         jwt = Jwt(issuer.url)
         await verified(jwt, issuer, issuer.token())
         issuer.down = True
@@ -75,7 +75,7 @@ async def test_old_keys_last_while_issuer_is_down() -> None:
 
 
 async def test_moved_keys_are_discovered_again() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         jwt = Jwt(issuer.url)
         await verified(jwt, issuer, issuer.token())
         issuer.metadata["jwks_uri"] = f"{issuer.url}/nowhere"
@@ -92,7 +92,7 @@ async def test_moved_keys_are_discovered_again() -> None:
 
 
 async def test_unreachable_issuer_is_unavailable() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         issuer.down = True
         with pytest.raises(Unavailable, match="are unavailable"):
             await verified(Jwt(issuer.url), issuer, issuer.token())
@@ -106,7 +106,7 @@ async def test_unreachable_issuer_is_unavailable() -> None:
 
 
 async def test_metadata_of_another_issuer_is_refused() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         issuer.metadata["issuer"] = "https://elsewhere.example.com"
         with pytest.raises(Unavailable, match=r"elsewhere\.example\.com"):
             await verified(Jwt(issuer.url), issuer, issuer.token())
@@ -114,7 +114,7 @@ async def test_metadata_of_another_issuer_is_refused() -> None:
 
 @pytest.mark.row("AUT-23", "SEC-01")
 async def test_audience_must_match_or_be_configured() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         token = issuer.token(aud="api://notes")
         with pytest.raises(BadToken, match="another audience"):
             await verified(Jwt(issuer.url), issuer, token)
@@ -124,7 +124,7 @@ async def test_audience_must_match_or_be_configured() -> None:
 
 
 async def test_wrong_signature_or_algorithm_is_refused() -> None:
-    async with issuing() as issuer:
+    async with running_issuer() as issuer:
         with pytest.raises(BadToken, match="signature"):
             await verified(Jwt(issuer.url), issuer, issuer.token(key=SigningKey.generate(kid="first")))
         with pytest.raises(BadToken, match="algorithm"):

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.auth.server.issuer import Issuer, issuing
+from tests.unit.auth.server.issuer import Issuer, running_issuer
 from tests.unit.auth.server.test_authenticator import challenge, kind, offering, ping, proof, signed
 from tests.unit.transports.http.asgi import Answer, Host
 
@@ -38,7 +38,7 @@ class SharedServers:
 @asynccontextmanager
 async def shared_servers(path: Path, **options: Any) -> AsyncIterator[SharedServers]:
     async with AsyncExitStack() as stack:
-        issuer = await stack.enter_async_context(issuing())
+        issuer = await stack.enter_async_context(running_issuer())
         hosts: list[Host] = []
         clock = ManualClock(start=issuer.wall())
         stores = [SqliteStore(path, clock=clock, synchronous="NORMAL") for _ in range(2)]

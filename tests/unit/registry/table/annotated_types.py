@@ -11,14 +11,14 @@ from msgspec import Meta
 from tests.unit.registry.table.classes import NOON, ModelCat, ModelDog
 from tests.unit.registry.table.row import Row, Schema, loose
 
-__all__ = ["NOTED"]
+__all__ = ["ANNOTATED_TYPES"]
 
 INTEGER: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
 STRING: Final[Schema] = {"type": "string"}
 NULL: Final[Schema] = {"type": "null"}
 
-NOTED: Final = (
+ANNOTATED_TYPES: Final = (
     Row(
         Annotated[ModelCat | ModelDog, pydantic.Field(discriminator="kind")],
         {

@@ -30,10 +30,10 @@ from tests.unit.registry.table.classes import (
 )
 from tests.unit.registry.table.row import Row
 
-__all__ = ["MADE"]
+__all__ = ["CLASS_TYPES"]
 
 
-MADE: Final = (
+CLASS_TYPES: Final = (
     Row(
         Pair,
         {"$ref": "#/$defs/Pair"},

@@ -10,13 +10,13 @@ import pydantic
 from tests.unit.registry.table.classes import IDENT, NOON, Colour, Level, Ratio
 from tests.unit.registry.table.row import Row, Schema, loose
 
-__all__ = ["PLAIN"]
+__all__ = ["PLAIN_TYPES"]
 
 INTEGER: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
 STRING: Final[Schema] = {"type": "string"}
 
-PLAIN: Final = (
+PLAIN_TYPES: Final = (
     Row(
         str,
         STRING,

@@ -13,7 +13,7 @@ from trunkline.server.files.polling import Poller
 from trunkline.testing import ManualClock
 
 
-class Watched:
+class ManualPoll:
     """A poll of states that the test sets, and which waits for the test."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Watched:
             await asyncio.sleep(0)
 
 
-async def begun() -> Watched:
+async def begun() -> ManualPoll:
     """A poll that is under way."""
-    watched = Watched()
+    watched = ManualPoll()
     watched.go.clear()
     watched.see("a", 1)
     watched.clock.advance(1)
@@ -55,7 +55,7 @@ async def begun() -> Watched:
 
 
 async def test_change_is_reported_once() -> None:
-    watched = Watched()
+    watched = ManualPoll()
     watched.see("a", 1)
     watched.see("b", 1)
     watched.states["b"] = 2
@@ -67,7 +67,7 @@ async def test_change_is_reported_once() -> None:
 
 
 async def test_no_polling_without_targets() -> None:
-    watched = Watched()
+    watched = ManualPoll()
     watched.see("a", 1)
     assert watched.clock.waiting == 1
     watched.poll.unwatch("a", "never seen")
@@ -111,7 +111,7 @@ async def test_state_set_during_a_poll_wins() -> None:
 
 
 async def test_vanished_target_is_not_polled_again() -> None:
-    watched = Watched()
+    watched = ManualPoll()
     watched.see("a", 1)
     watched.states["a"] = UNSET
     watched.clock.advance(1)

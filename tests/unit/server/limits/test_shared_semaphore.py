@@ -33,7 +33,7 @@ class Process:
     async def taken(self) -> list[str]:
         return [item.key for item in await scan_all(self.store, "tool/") if "/slots/" in item.key]
 
-    async def in_line(self, number: int = 1) -> None:
+    async def wait_for_queue(self, number: int = 1) -> None:
         """Wait until so many processes are queued."""
         while sum("/waiting/" in item.key for item in await scan_all(self.store, "tool/")) != number:
             await asyncio.sleep(0.001)
@@ -89,7 +89,7 @@ async def test_waiter_gets_permit_released_by_another_process(process: Begin) ->
     other.slots.wall_clock = ManualClock(start=time.time())  # so that it polls on notification only
     turn = await one.turns(1).acquire()
     waiting = asyncio.create_task(other.turns(1).acquire())
-    await one.in_line()
+    await one.wait_for_queue()
     assert not waiting.done()
     one.turns(1).release(turn)
     other.turns(1).release(await asyncio.wait_for(waiting, PATIENCE))
@@ -110,7 +110,7 @@ async def test_queue_limit_is_per_process(process: Begin) -> None:
     one, other = await process(), await process()
     turn = await one.turns(1, 1).acquire()
     waiting = [asyncio.create_task(each.turns(1, 1).acquire()) for each in (one, other)]
-    await one.in_line(2)
+    await one.wait_for_queue(2)
     for each in (one, other):
         with pytest.raises(TooManyCalls, match="queue is full"):
             await each.turns(1, 1).acquire()
@@ -138,7 +138,7 @@ async def test_rejected_process_does_not_block_itself_later(process: Begin) -> N
     for _ in range(20):
         turn = await one.turns(1).acquire()
         waiting = asyncio.create_task(other.turns(1).acquire())
-        await one.in_line()
+        await one.wait_for_queue()
         waiting.cancel()
         one.slots.run_in_background(one.turns(1)._release_permit(turn))
         await settled(one)
@@ -163,7 +163,7 @@ async def test_permits_of_dead_process_expire(process: Begin) -> None:
     dead, other = await process(ManualClock()), await process(alive)
     await dead.turns(1).acquire()
     waiting = asyncio.create_task(other.turns(1).acquire())
-    await other.in_line()
+    await other.wait_for_queue()
     while alive.now() < 1000 + LEASE - 0.2:
         alive.advance(0.1)
         await asyncio.sleep(0)
@@ -224,7 +224,7 @@ async def test_busy_process_does_not_starve_others(process: Begin) -> None:
     busy, other = await process(clock), await process(clock)
     turn: Permit | None = await busy.turns(1).acquire()
     waiting = asyncio.create_task(other.turns(1).acquire())
-    await other.in_line()
+    await other.wait_for_queue()
     handed_on = 0
     async with asyncio.timeout(PATIENCE):
         while not waiting.done():
@@ -251,7 +251,7 @@ async def test_abandoned_permit_is_released(process: Begin) -> None:
     turns = one.turns(1)
     calls = [asyncio.create_task(turns.acquire()) for _ in range(2)]
     turn = await calls[0]
-    await one.in_line()
+    await one.wait_for_queue()
     turns.release(turn)
     calls[1].cancel()
     await asyncio.wait(calls)

@@ -19,7 +19,7 @@ def kind_of(answer: Any) -> str | None:
     return result["_meta"]["trunkline/error"]["kind"] if result.get("isError") else None
 
 
-class Gate:
+class BlockingServer:
     """A server whose tool waits for the test."""
 
     def __init__(self, **options: Any) -> None:
@@ -49,7 +49,7 @@ def call(peer: RawPeer, number: int = 0) -> int | str:
 
 @pytest.mark.row("T19")
 async def test_calls_without_limit_overlap() -> None:
-    gate = Gate()
+    gate = BlockingServer()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         idents = [call(peer, number) for number in range(2)]
@@ -61,7 +61,7 @@ async def test_calls_without_limit_overlap() -> None:
 
 @pytest.mark.row("T18", "Q06")
 async def test_calls_above_concurrency_and_queue_are_rejected() -> None:
-    gate = Gate(max_concurrency=2, max_queue=1)
+    gate = BlockingServer(max_concurrency=2, max_queue=1)
     async with RawPeer(gate.server) as peer, RawPeer(gate.server) as other:
         await peer.initialize()
         await other.initialize()
@@ -80,7 +80,7 @@ async def test_calls_above_concurrency_and_queue_are_rejected() -> None:
 
 @pytest.mark.row("T18")
 async def test_cancelled_waiter_frees_its_queue_place() -> None:
-    gate = Gate(max_concurrency=1, max_queue=1)
+    gate = BlockingServer(max_concurrency=1, max_queue=1)
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
         first = call(peer, 0)

@@ -13,7 +13,7 @@ from trunkline.transports.listening import bind
 
 def test_workers_refuse_a_memory_store(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        Server("house", store=MemoryStore()).run("http", workers=2)
+        Server("workers", store=MemoryStore()).run("http", workers=2)
     assert "need a store that processes can share" in capsys.readouterr().err
 
 
@@ -22,7 +22,7 @@ def test_workers_need_the_main_thread() -> None:
 
     def run() -> None:
         try:
-            Server("house").run("http", workers=2)
+            Server("workers").run("http", workers=2)
         except MisuseError as error:
             raised.append(error)
 
@@ -35,7 +35,7 @@ def test_workers_need_the_main_thread() -> None:
 def test_workers_need_fork(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delattr(os, "fork")
     with pytest.raises(SystemExit, match="2"):
-        Server("house").run("http", workers=2)
+        Server("workers").run("http", workers=2)
     assert "needs os.fork" in capsys.readouterr().err
 
 

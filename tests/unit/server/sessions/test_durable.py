@@ -127,7 +127,7 @@ CHANGES = {
 }
 
 
-async def standing(run: ServerRun, session: str) -> list[tuple[list[str], str]]:
+async def subscriptions_and_level(run: ServerRun, session: str) -> list[tuple[list[str], str]]:
     """The subscriptions and the log level of a session, as active and as stored."""
     [kept] = [one.stored for one in run.host.endpoint.sessions if one.id == session]
     connection = kept.connection  # type: ignore[union-attr]
@@ -149,7 +149,7 @@ async def test_unstored_change_is_refused_and_undone(
     run = await runs.begin()
     session = await run.host.session()
     await run.subscribe(session, "note://a")
-    before = await standing(run, session)
+    before = await subscriptions_and_level(run, session)
     fault = run.faults.fail("commit", key="session/", done=done)
     if round_:
         clock.advance(TTL / 10)
@@ -159,16 +159,16 @@ async def test_unstored_change_is_refused_and_undone(
     assert (error["code"], error["data"]["kind"]) == (1008, "temporarily_unavailable")
     assert "store" in error["message"]
     fault.lift()
-    assert await standing(run, session) == before
+    assert await subscriptions_and_level(run, session) == before
     assert "result" in (await run.request(session, *CHANGES[change])).json
-    in_force, kept = await standing(run, session)
+    in_force, kept = await subscriptions_and_level(run, session)
     assert in_force == kept != before[0]
 
 
 async def test_cancelled_change_is_undone_while_store_is_slow(runs: ServerRuns) -> None:
     run = await runs.begin()
     session = await run.host.session()
-    before = await standing(run, session)
+    before = await subscriptions_and_level(run, session)
     held = run.faults.hold("commit", key="session/")
     asked = asyncio.create_task(run.request(session, "resources/subscribe", {"uri": "note://a"}))
     await asyncio.wait_for(held.reached.wait(), PATIENCE)
@@ -180,7 +180,7 @@ async def test_cancelled_change_is_undone_while_store_is_slow(runs: ServerRuns) 
         while connection.shared.subscription_hooks.subscriptions.uris(connection):
             await asyncio.sleep(0)
         held.lift()
-        while await standing(run, session) != before:
+        while await subscriptions_and_level(run, session) != before:
             await asyncio.sleep(0.01)
     asked.cancel()
 
@@ -209,7 +209,7 @@ async def test_subscription_that_a_hook_cannot_end_is_not_stored(runs: ServerRun
         raise OSError("cannot end")
 
     assert "error" in (await run.request(session, "resources/unsubscribe", {"uri": "note://a"})).json
-    in_force, kept = await standing(run, session)
+    in_force, kept = await subscriptions_and_level(run, session)
     assert in_force == kept == ([], "info")
 
 

@@ -71,25 +71,25 @@ async def second(processes: Processes, first: ServerRun) -> ServerRun:
     return await processes.start()
 
 
-def crew_of(run: ServerRun) -> Cluster:
+def cluster_of(run: ServerRun) -> Cluster:
     crew = run.server._runtime.get_services().cluster
     assert crew is not None
     return crew
 
 
-def keeper_of(run: ServerRun) -> DurableSessions:
+def sessions_of(run: ServerRun) -> DurableSessions:
     keeper = run.server._runtime.get_services().durable_sessions
     assert keeper is not None
     return keeper
 
 
-async def vanish(run: ServerRun) -> str:
+async def silence(run: ServerRun) -> str:
     """Silence a process without its knowledge."""
-    await crew_of(run).close()
-    return crew_of(run).name
+    await cluster_of(run).close()
+    return cluster_of(run).name
 
 
-async def holder(run: ServerRun, session: str) -> Lease | Held:
+async def owner(run: ServerRun, session: str) -> Lease | Held:
     """The owner of a session, or its lease if there is none."""
     return await run.store.acquire(f"session/{session}", "nobody", 1e-6)
 
@@ -99,7 +99,7 @@ async def take(run: ServerRun, session: str) -> None:
     assert "result" in (await run.request(session, "ping")).json
 
 
-class Late:
+class LateStore:
     """A store in which one kind of call about a key waits for the test."""
 
     def __init__(self, store: SqliteStore, name: str, about: str, after: int = 0) -> None:
@@ -125,13 +125,13 @@ def ends(run: ServerRun) -> list[str]:
 
 async def silenced(run: ServerRun, by: ServerRun, clock: ManualClock) -> None:
     """A live process that is silent for too long, until another has evicted it."""
-    renew, name = run.store.renew, crew_of(run).name
+    renew, name = run.store.renew, cluster_of(run).name
 
     async def away(*_: Any) -> Lease:
         raise StoreUnavailable("not now")
 
     run.store.renew = away  # type: ignore[method-assign, assignment]
-    while not await crew_of(by).evict_if_dead(name):
+    while not await cluster_of(by).evict_if_dead(name):
         clock.advance(1)
         await turns()
     run.store.renew = renew  # type: ignore[method-assign]
@@ -143,20 +143,20 @@ async def silenced(run: ServerRun, by: ServerRun, clock: ManualClock) -> None:
 @pytest.mark.row("D03")
 async def test_process_without_the_lease_names_the_holder(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
-    assert await keeper_of(second).acquire(session, None) == HeldElsewhere(crew_of(first).name)
-    assert await keeper_of(second).acquire(session, "somebody else") is None
-    assert await keeper_of(second).acquire("S" * 43, None) is None
-    held = await holder(second, session)
+    assert await sessions_of(second).acquire(session, None) == HeldElsewhere(cluster_of(first).name)
+    assert await sessions_of(second).acquire(session, "somebody else") is None
+    assert await sessions_of(second).acquire("S" * 43, None) is None
+    held = await owner(second, session)
     assert isinstance(held, Held)
-    assert held.holder == crew_of(first).name
+    assert held.holder == cluster_of(first).name
 
 
 @pytest.mark.row("D03")
 async def test_expired_session_is_not_taken_over(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
     clock.advance(TTL)
-    assert await keeper_of(second).acquire(session, None) is EXPIRED
-    held = await holder(second, session)
+    assert await sessions_of(second).acquire(session, None) is EXPIRED
+    held = await owner(second, session)
     assert isinstance(held, Held)
 
 
@@ -174,32 +174,32 @@ async def test_shutdown_releases_sessions_at_once(processes: Processes, first: S
 @pytest.mark.row("D08")
 async def test_departed_process_loses_its_sessions_at_once(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
-    name = await vanish(first)
+    name = await silence(first)
     await take(second, session)
-    held = await holder(second, session)
+    held = await owner(second, session)
     assert isinstance(held, Held)
-    assert held.holder == crew_of(second).name != name
+    assert held.holder == cluster_of(second).name != name
 
 
 @pytest.mark.row("D08")
 async def test_one_of_many_processes_takes_a_session_over(processes: Processes, first: ServerRun) -> None:
     others = [await processes.start() for _ in range(3)]
     session = await first.host.session()
-    await vanish(first)
-    found = await asyncio.gather(*(keeper_of(run).acquire(session, None) for run in others))
+    await silence(first)
+    found = await asyncio.gather(*(sessions_of(run).acquire(session, None) for run in others))
     [won] = [run for run, one in zip(others, found, strict=True) if not isinstance(one, HeldElsewhere)]
-    assert [one for one in found if isinstance(one, HeldElsewhere)] == [HeldElsewhere(crew_of(won).name)] * 2
+    assert [one for one in found if isinstance(one, HeldElsewhere)] == [HeldElsewhere(cluster_of(won).name)] * 2
 
 
 async def test_initialize_is_answered_after_the_lease_is_held(first: ServerRun) -> None:
-    waiting = Late(first.store, "acquire", "session/")
+    waiting = LateStore(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.session())
     await waiting.asked.wait()
     await turns()
     assert not opening.done()
     assert await first.store.scan("session/") == []  # the commit that grants the lease stores it
     waiting.go_on.set()
-    assert isinstance(await holder(first, await opening), Held)
+    assert isinstance(await owner(first, await opening), Held)
 
 
 async def test_session_without_lease_is_not_opened(first: ServerRun) -> None:
@@ -220,7 +220,7 @@ async def test_lease_lasts_while_the_session_is_used(first: ServerRun, clock: Ma
         clock.advance(TTL - 1)
         await take(first, session)
         await first.record(session)
-    assert isinstance(await holder(first, session), Held)
+    assert isinstance(await owner(first, session), Held)
     assert first.seen.of(RestoreStep) == []
 
 
@@ -231,14 +231,14 @@ async def test_use_of_a_session_renews_its_lease(first: ServerRun, clock: Manual
     clock.advance(1)
     held.stored.touch()
     await first.record(session)
-    now = await holder(first, session)
+    now = await owner(first, session)
     assert now.expires == clock.now() + 2 * TTL
 
 
 async def test_deleted_session_has_no_lease(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
-    assert isinstance(await holder(second, session), Lease)
+    assert isinstance(await owner(second, session), Lease)
     assert await second.store.scan(f"session/{session}") == []
 
 
@@ -255,11 +255,11 @@ async def test_process_without_room_releases_the_session(processes: Processes, f
 @pytest.mark.row("D08")
 async def test_last_stored_change_is_restored(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
-    waiting = Late(second.store, "acquire", session)
+    waiting = LateStore(second.store, "acquire", session)
     going_on = asyncio.ensure_future(second.request(session, "ping"))
     await waiting.asked.wait()  # it has seen that the session exists
     await first.subscribe(session, "note://a")
-    await vanish(first)
+    await silence(first)
     waiting.go_on.set()
     assert "result" in (await going_on).json
     assert second.watched == ["note://a"]
@@ -268,13 +268,13 @@ async def test_last_stored_change_is_restored(first: ServerRun, second: ServerRu
 @pytest.mark.row("D08")
 async def test_session_deleted_before_takeover_is_not_restored(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
-    waiting = Late(second.store, "acquire", session)
-    finding = asyncio.ensure_future(keeper_of(second).acquire(session, None))
+    waiting = LateStore(second.store, "acquire", session)
+    finding = asyncio.ensure_future(sessions_of(second).acquire(session, None))
     await waiting.asked.wait()
     assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
     waiting.go_on.set()
     assert await finding is None
-    assert isinstance(await holder(second, session), Lease)
+    assert isinstance(await owner(second, session), Lease)
 
 
 async def test_unshared_store_needs_no_lease(processes: Processes) -> None:
@@ -284,7 +284,7 @@ async def test_unshared_store_needs_no_lease(processes: Processes) -> None:
         assert run.server._runtime.get_services().cluster is None
         session = session or await run.host.session()
         assert "result" in (await run.request(session, "logging/setLevel", {"level": "error"})).json
-        assert isinstance(await holder(run, session), Lease)
+        assert isinstance(await owner(run, session), Lease)
         assert (await run.record(session)).metadata.generation == number
         await processes.end(run)
 
@@ -294,7 +294,7 @@ async def test_unshared_store_needs_no_lease(processes: Processes) -> None:
 
 async def taken(first: ServerRun, second: ServerRun, session: str) -> None:
     """The second process owns a session that the first believes to own."""
-    await vanish(first)
+    await silence(first)
     await take(second, session)
 
 
@@ -427,7 +427,7 @@ async def test_writes_waiting_for_a_refused_lease_are_refused(first: ServerRun, 
         return given
 
     first.store.acquire = too_late  # type: ignore[method-assign, assignment]
-    holding = SessionLease("session/1", first.store, crew_of(first), TTL)
+    holding = SessionLease("session/1", first.store, cluster_of(first), TTL)
     holding.on_taken = lost.set
     with pytest.raises(Fenced):
         await holding.commit([Put("session/1/streams/00000001", b"")])
@@ -456,7 +456,7 @@ async def test_reader_of_a_session_being_lost_is_released(first: ServerRun, seco
 
 @pytest.mark.row("D08")
 async def test_session_lost_before_first_use_is_not_used(first: ServerRun) -> None:
-    kept, lost = keeper_of(first).create("S" * 43), list[str]()
+    kept, lost = sessions_of(first).create("S" * 43), list[str]()
     kept.lease.lose()  # as when this process is evicted while it checks the quota
     kept.on_taken_over(lambda: lost.append("told"))
     assert lost == ["told"]
@@ -512,7 +512,7 @@ async def test_unconfirmable_lease_answers_503(first: ServerRun, clock: ManualCl
 
 async def test_session_is_acquired_again_after_the_store_lost_its_lease(first: ServerRun) -> None:
     session = await first.host.session()
-    await first.store.acquire(f"session/{session}", crew_of(first).name, 1e-6)  # as the same, so that it is replaced
+    await first.store.acquire(f"session/{session}", cluster_of(first).name, 1e-6)  # as the same, so that it is replaced
     answer = await first.request(session, "logging/setLevel", {"level": "error"})
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
     assert "result" in (await first.request(session, "logging/setLevel", {"level": "error"})).json
@@ -522,24 +522,24 @@ async def test_session_is_acquired_again_after_the_store_lost_its_lease(first: S
 @pytest.mark.row("D08")
 async def test_evicted_process_gives_up_all_sessions(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     sessions = [await first.host.session() for _ in range(3)]
-    name = crew_of(first).name
+    name = cluster_of(first).name
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
     await stream.event()
-    await renamed(first, second, clock)
+    await rejoined(first, second, clock)
     await stream.finished()
     assert ends(first) == ["session_moved"] * 3
     assert len(first.host.endpoint.sessions) == 0
     await take(first, sessions[0])
     await take(second, sessions[1])
-    held = await asyncio.gather(*(holder(second, session) for session in sessions))
-    assert [one.holder for one in held] == [crew_of(first).name, crew_of(second).name, name]
+    held = await asyncio.gather(*(owner(second, session) for session in sessions))
+    assert [one.holder for one in held] == [cluster_of(first).name, cluster_of(second).name, name]
 
 
-async def renamed(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
+async def rejoined(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     """A process is evicted by another, and rejoins with a new id."""
-    name = crew_of(first).name
+    name = cluster_of(first).name
     await silenced(first, second, clock)
-    await until(lambda: [clock.advance(0.1), crew_of(first).name != name][-1])
+    await until(lambda: [clock.advance(0.1), cluster_of(first).name != name][-1])
 
 
 @pytest.mark.row("D08")
@@ -547,15 +547,15 @@ async def test_session_opened_under_an_evicted_name_is_lost(
     processes: Processes, second: ServerRun, clock: ManualClock
 ) -> None:
     first = await processes.start(settings=Settings(initialize_timeout=None))  # much time passes
-    waiting = Late(first.store, "acquire", "session/")
+    waiting = LateStore(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.ask("POST", INITIALIZE))
     await waiting.asked.wait()
     [held] = first.host.endpoint.sessions
-    await renamed(first, second, clock)
+    await rejoined(first, second, clock)
     waiting.go_on.set()
     assert (await opening).json["error"]["data"]["kind"] == "temporarily_unavailable"
     async with asyncio.timeout(PATIENCE):  # the store may respond later
-        while not isinstance(await keeper_of(second).acquire(held.id, None), DurableSession):
+        while not isinstance(await sessions_of(second).acquire(held.id, None), DurableSession):
             await turns()
 
 
@@ -563,17 +563,17 @@ async def test_session_opened_under_an_evicted_name_is_lost(
 async def test_session_opened_without_a_name_is_given_up(
     first: ServerRun, second: ServerRun, clock: ManualClock
 ) -> None:
-    name = crew_of(first).name
+    name = cluster_of(first).name
     await first.host.session()
-    waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that it was evicted
+    waiting = LateStore(first.store, "acquire", "process/", after=1)  # it may find out that it was evicted
     await silenced(first, second, clock)
     await until(lambda: [clock.advance(0.1), waiting.asked.is_set()][-1])
     assert ends(first) == ["session_moved"]
     session = await first.host.session()
-    held = await holder(second, session)
+    held = await owner(second, session)
     assert held.holder == name
     waiting.go_on.set()
-    await until(lambda: crew_of(first).name != name)
+    await until(lambda: cluster_of(first).name != name)
     assert ends(first) == ["session_moved"] * 2
     await take(first, session)
 
@@ -585,11 +585,11 @@ async def test_session_acquired_under_an_evicted_name_is_acquired_again(
     third = await processes.start()
     session = await third.host.session()
     await processes.end(third)
-    waiting = Late(first.store, "get", session, after=1)
-    finding = asyncio.ensure_future(keeper_of(first).acquire(session, None))
+    waiting = LateStore(first.store, "get", session, after=1)
+    finding = asyncio.ensure_future(sessions_of(first).acquire(session, None))
     await waiting.asked.wait()
-    await renamed(first, second, clock)
+    await rejoined(first, second, clock)
     waiting.go_on.set()
     assert isinstance(await finding, DurableSession)
-    held = await holder(second, session)
-    assert held.holder == crew_of(first).name
+    held = await owner(second, session)
+    assert held.holder == cluster_of(first).name

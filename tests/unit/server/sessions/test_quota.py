@@ -68,10 +68,10 @@ async def test_quota_counts_sessions_of_all_processes(run: Begin) -> None:
 
 @pytest.mark.row("Q06")
 async def test_concurrent_sessions_never_exceed_the_quota(run: Begin) -> None:
-    houses = [run(), run()]
-    answers = await asyncio.gather(*(opened(houses[number % 2]) for number in range(8)))
+    servers = [run(), run()]
+    answers = await asyncio.gather(*(opened(servers[number % 2]) for number in range(8)))
     opened_now = sum(answer.status == 200 for answer in answers)
-    assert len(await scan_all(houses[0].store, "owner/")) <= min(
+    assert len(await scan_all(servers[0].store, "owner/")) <= min(
         2, opened_now
     )  # a new session may replace an unused one
 

@@ -28,7 +28,7 @@ class LastingStore(MemoryStore):
         """Stays open: the next process finds everything."""
 
 
-class Scene:
+class RecoverySetup:
     """A store in which a dead process left a task."""
 
     def __init__(self) -> None:
@@ -101,42 +101,42 @@ class Scene:
 
 
 async def test_task_restarts_within_a_lease_if_policy_allows() -> None:
-    scene = Scene()
-    await scene.left()
+    setup = RecoverySetup()
+    await setup.left()
 
     async def work() -> str:
-        scene.runs.append("run")
+        setup.runs.append("run")
         return "done"
 
-    server = scene.server(work, task=True, annotations=ToolAnnotations(idempotent_hint=True))
+    server = setup.server(work, task=True, annotations=ToolAnnotations(idempotent_hint=True))
     async with RawPeer(server) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE - 1)
-        assert scene.runs == []  # its holder may be alive
-        await scene.time_passes(peer, 2)
+        await setup.time_passes(peer, LEASE - 1)
+        assert setup.runs == []  # its holder may be alive
+        await setup.time_passes(peer, 2)
         result = await peer.result("tasks/result", {"taskId": "t1"})
         assert result["structuredContent"] == {"result": "done"}
-        assert (scene.runs, (await scene.record()).attempt) == (["run"], 2)
-        assert await scene.shelf.list_marks("") == []
+        assert (setup.runs, (await setup.record()).attempt) == (["run"], 2)
+        assert await setup.shelf.list_marks("") == []
 
 
 async def test_task_resumes_from_its_checkpoint() -> None:
-    scene = Scene()
-    await scene.left(checkpoint=Raw(b'{"page": 3}'), effects={"paid": Raw(b"7")})
+    setup = RecoverySetup()
+    await setup.left(checkpoint=Raw(b'{"page": 3}'), effects={"paid": Raw(b"7")})
 
     async def work(ctx: Context) -> str:
-        scene.runs.append(ctx.resumed_from)
-        paid = await ctx.once("paid", lambda: scene.runs.append("paid twice"))
+        setup.runs.append(ctx.resumed_from)
+        paid = await ctx.once("paid", lambda: setup.runs.append("paid twice"))
         await ctx.checkpoint({"page": 4})
         return f"{paid} {ctx.resumed_from}"
 
-    server = scene.server(work, task=TaskPolicy(recovery="resume"))
+    server = setup.server(work, task=TaskPolicy(recovery="resume"))
     async with RawPeer(server) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 1)
+        await setup.time_passes(peer, LEASE + 1)
         result = await peer.result("tasks/result", {"taskId": "t1"})
         assert result["structuredContent"] == {"result": "7 {'page': 4}"}
-        assert scene.runs == [{"page": 3}]
+        assert setup.runs == [{"page": 3}]
 
 
 @pytest.mark.parametrize(
@@ -144,22 +144,22 @@ async def test_task_resumes_from_its_checkpoint() -> None:
     [({"task": True}, 1), ({"task": TaskPolicy(recovery="restart", attempts=2)}, 2), ({"task": None}, 1)],
 )
 async def test_task_with_policy_fail_gets_a_clear_error(options: dict[str, Any], attempt: int) -> None:
-    scene = Scene()
-    await scene.left(attempt=attempt)
-    server = scene.server(lambda: scene.runs.append("run"), **options)
+    setup = RecoverySetup()
+    await setup.left(attempt=attempt)
+    server = setup.server(lambda: setup.runs.append("run"), **options)
     server.add_tool(lambda: None, name="other", task=True)
     async with RawPeer(server) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 1)
+        await setup.time_passes(peer, LEASE + 1)
         error = await peer.error("tasks/result", {"taskId": "t1"})
         assert error["data"]["kind"] == "task_failed"
         assert "has died" in error["message"]
-        assert scene.runs == []
+        assert setup.runs == []
 
 
 async def test_progress_does_not_decrease_after_restart() -> None:
-    scene, more = Scene(), asyncio.Event()
-    await scene.left(progress=5.0, total=9.0)
+    setup, more = RecoverySetup(), asyncio.Event()
+    await setup.left(progress=5.0, total=9.0)
 
     async def work(ctx: Context) -> None:
         ctx.progress(3, 9)
@@ -167,39 +167,39 @@ async def test_progress_does_not_decrease_after_restart() -> None:
         ctx.progress(6, 9)
         await asyncio.Event().wait()
 
-    async with RawPeer(scene.server(work, task=TaskPolicy(recovery="restart"))) as peer:
+    async with RawPeer(setup.server(work, task=TaskPolicy(recovery="restart"))) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 3)
-        assert ((await scene.record()).attempt, (await scene.record()).progress) == (2, 5)
+        await setup.time_passes(peer, LEASE + 3)
+        assert ((await setup.record()).attempt, (await setup.record()).progress) == (2, 5)
         more.set()
-        await scene.time_passes(peer, 3)
-        assert (await scene.record()).progress == 6
+        await setup.time_passes(peer, 3)
+        assert (await setup.record()).progress == 6
 
 
 @pytest.mark.row("J01")
 @pytest.mark.usefixtures("skip_schema_check")
 async def test_founding_task_is_recovered_like_others() -> None:
-    scene = Scene()
+    setup = RecoverySetup()
 
     async def work(ctx: Context, text: str) -> str:
         if ctx.resumed_from is None:
             await ctx.checkpoint("here")
-            scene.runs.append("left")
+            setup.runs.append("left")
             await asyncio.Event().wait()
         return f"{text}, from {ctx.resumed_from}"
 
     policy = TaskPolicy(recovery="resume")
-    dying = scene.server(work, compat="erlmcp", task=policy)
+    dying = setup.server(work, compat="erlmcp", task=policy)
     asked = {"type": "work", "parameters": {"text": "well"}}
     async with RawPeer(dying) as peer:
         await peer.initialize()
         ident = (await peer.result("tasks/create", {"action": asked}))["taskId"]
         await peer.quiet()
     await dying.aclose()
-    assert scene.runs == ["left"]
-    async with RawPeer(scene.server(work, compat="erlmcp", task=policy)) as peer:
+    assert setup.runs == ["left"]
+    async with RawPeer(setup.server(work, compat="erlmcp", task=policy)) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 1)
+        await setup.time_passes(peer, LEASE + 1)
         task = (await peer.result("tasks/get", {"taskId": ident}))["task"]
         assert (task["status"], task["action"]) == ("completed", asked)
         assert task["result"]["structuredContent"] == {"result": "well, from here"}
@@ -214,38 +214,38 @@ def skip_schema_check() -> Iterator[None]:
 
 
 async def test_pending_task_is_started() -> None:
-    scene = Scene()
-    await scene.left(state=TaskState.PENDING, attempt=0)
-    async with RawPeer(scene.server(lambda: "done", task=True)) as peer:
+    setup = RecoverySetup()
+    await setup.left(state=TaskState.PENDING, attempt=0)
+    async with RawPeer(setup.server(lambda: "done", task=True)) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 1)
+        await setup.time_passes(peer, LEASE + 1)
         assert (await peer.result("tasks/result", {"taskId": "t1"}))["content"][0]["text"] == "done"
 
 
 async def test_task_that_ended_meanwhile_stays_unchanged() -> None:
-    scene = Scene()
-    await scene.left()
-    await scene.shelf.change("nobody", "t1", lambda record, now: record.cancel(now))
-    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
+    setup = RecoverySetup()
+    await setup.left()
+    await setup.shelf.change("nobody", "t1", lambda record, now: record.cancel(now))
+    async with RawPeer(setup.server(lambda: setup.runs.append(1), task=True)) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 1)
-        assert (await scene.record()).state is TaskState.CANCELLED
-        assert (scene.runs, await scene.shelf.list_marks("")) == ([], [])
+        await setup.time_passes(peer, LEASE + 1)
+        assert (await setup.record()).state is TaskState.CANCELLED
+        assert (setup.runs, await setup.shelf.list_marks("")) == ([], [])
 
 
 async def test_questions_and_answers_survive_recovery() -> None:
-    scene = Scene()
-    await scene.left(answers={"first": Raw(b'{"action": "decline"}')})
+    setup = RecoverySetup()
+    await setup.left(answers={"first": Raw(b'{"action": "decline"}')})
 
     async def work(ctx: Context) -> str:
         first = await ctx.elicit("One?", {"type": "object", "properties": {}}, key="first")
         second = await ctx.elicit("Two?", {"type": "object", "properties": {}}, key="second")
         return f"{first.action} {second.action}"
 
-    server = scene.server(work, task=TaskPolicy(recovery="resume"))
+    server = setup.server(work, task=TaskPolicy(recovery="resume"))
     async with RawPeer(server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
-        await scene.time_passes(peer, LEASE + 1)
+        await setup.time_passes(peer, LEASE + 1)
         waiting = peer.call("tasks/result", {"taskId": "t1"})
         question = await peer.receive()
         assert question["params"]["message"] == "Two?"
@@ -254,11 +254,11 @@ async def test_questions_and_answers_survive_recovery() -> None:
 
 
 async def test_former_runner_is_cancelled_and_its_writes_refused() -> None:
-    scene, cancelled, written = Scene(), asyncio.Event(), list[BaseException]()
+    setup, cancelled, written = RecoverySetup(), asyncio.Event(), list[BaseException]()
 
     async def work(ctx: Context) -> str:
-        scene.runs.append("run")
-        if len(scene.runs) > 1:
+        setup.runs.append("run")
+        if len(setup.runs) > 1:
             return "by another"
         try:
             await asyncio.Event().wait()
@@ -271,30 +271,30 @@ async def test_former_runner_is_cancelled_and_its_writes_refused() -> None:
             raise
         return "never"
 
-    server = scene.server(work, task=TaskPolicy(recovery="restart"))
+    server = setup.server(work, task=TaskPolicy(recovery="restart"))
     async with RawPeer(server) as peer:
         await peer.initialize()
         task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
         await peer.quiet()
         key = key_of_task("nobody", task["taskId"])
-        scene.clock._now += 2 * LEASE  # it is suspended: none of its timers fire
-        lease = await scene.store.acquire(key, "somebody else", LEASE)
+        setup.clock._now += 2 * LEASE  # it is suspended: none of its timers fire
+        lease = await setup.store.acquire(key, "somebody else", LEASE)
         assert isinstance(lease, Lease)
-        scene.clock.advance(1)
+        setup.clock.advance(1)
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert isinstance(written[0], Fenced | asyncio.CancelledError)
-        kept = await scene.shelf.find("nobody", task["taskId"])
+        kept = await setup.shelf.find("nobody", task["taskId"])
         assert kept is not None
         assert kept.record.state is TaskState.WORKING
-        await scene.store.release(lease)
-        await scene.time_passes(peer, LEASE + 1)
+        await setup.store.release(lease)
+        await setup.time_passes(peer, LEASE + 1)
         result = await peer.result("tasks/result", {"taskId": task["taskId"]})
         assert result["structuredContent"] == {"result": "by another"}
 
 
 @pytest.mark.parametrize("taken", [True, False])
 async def test_checkpoint_without_lease_raises_and_cancels_the_run(taken: bool) -> None:
-    scene, go_on, raised, cancelled = Scene(), asyncio.Event(), list[Exception](), asyncio.Event()
+    setup, go_on, raised, cancelled = RecoverySetup(), asyncio.Event(), list[Exception](), asyncio.Event()
 
     async def work(ctx: Context) -> None:
         await go_on.wait()
@@ -308,42 +308,42 @@ async def test_checkpoint_without_lease_raises_and_cancels_the_run(taken: bool) 
             cancelled.set()
             raise
 
-    server = scene.server(work, task=True)
+    server = setup.server(work, task=True)
     async with RawPeer(server) as peer:
         await peer.initialize()
         task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
         await peer.quiet()
-        scene.clock._now += 2 * LEASE  # it is suspended: none of its timers fire
+        setup.clock._now += 2 * LEASE  # it is suspended: none of its timers fire
         if taken:
-            lease = await scene.store.acquire(key_of_task("nobody", task["taskId"]), "another process", LEASE)
+            lease = await setup.store.acquire(key_of_task("nobody", task["taskId"]), "another process", LEASE)
             assert isinstance(lease, Lease)
         go_on.set()
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert [type(error) for error in raised] == [Fenced]
-        assert (await scene.record(task["taskId"])).checkpoint is UNSET
+        assert (await setup.record(task["taskId"])).checkpoint is UNSET
         while peer.connection.shared.tasks.is_handled_here(task["taskId"]):
             await asyncio.sleep(0)
 
 
 async def test_recovery_waits_for_room() -> None:
-    scene, go_on = Scene(), asyncio.Event()
-    await scene.left()
+    setup, go_on = RecoverySetup(), asyncio.Event()
+    await setup.left()
 
     async def work() -> str:
         await go_on.wait()
         return "done"
 
-    server = scene.server(work, task=TaskPolicy(recovery="restart"))
+    server = setup.server(work, task=TaskPolicy(recovery="restart"))
     async with RawPeer(server) as peer:
         await peer.initialize()
         made = [(await peer.result("tools/call", {"name": "work", "task": {}}))["task"] for _ in range(2)]
-        await scene.time_passes(peer, LEASE + 1)
-        assert (await scene.record()).attempt == 1
+        await setup.time_passes(peer, LEASE + 1)
+        assert (await setup.record()).attempt == 1
         go_on.set()
         for task in made:
             await peer.result("tasks/result", {"taskId": task["taskId"]})
-        await scene.time_passes(peer, 2 * LEASE)
-        assert (await scene.record()).state is TaskState.COMPLETED
+        await setup.time_passes(peer, 2 * LEASE)
+        assert (await setup.record()).state is TaskState.COMPLETED
 
 
 # --- creators that pause ------------------------------------------------------------------------------
@@ -352,69 +352,69 @@ async def test_recovery_waits_for_room() -> None:
 @pytest.mark.parametrize("paused_before", ["working/", "/tasks/"])
 async def test_task_of_a_paused_creator_is_recovered(paused_before: str) -> None:
     """The creator pauses before one of its writes, acknowledges the task, and dies."""
-    scene = Scene()
-    dying = FaultyStore(scene.store)
+    setup = RecoverySetup()
+    dying = FaultyStore(setup.store)
 
     async def hang() -> None:
         await asyncio.Event().wait()
 
     policy = TaskPolicy(recovery="restart")
     async with (
-        RawPeer(scene.server(hang, store=dying, task=policy)) as maker,
-        RawPeer(scene.server(lambda: "recovered", task=policy)) as other,
+        RawPeer(setup.server(hang, store=dying, task=policy)) as maker,
+        RawPeer(setup.server(lambda: "recovered", task=policy)) as other,
     ):
         await maker.initialize()
         await other.initialize()
         pause = dying.hold(key=paused_before)
         asked = maker.call("tools/call", {"name": "work", "task": {}})
         await asyncio.wait_for(pause.reached.wait(), PATIENCE)
-        await scene.time_passes(other, 3 * LEASE)
+        await setup.time_passes(other, 3 * LEASE)
         pause.lift()
         made = (await maker.answer_to(asked))["result"]["task"]["taskId"]
         dying.fail()
-        await scene.time_passes(other, 2 * LEASE)
+        await setup.time_passes(other, 2 * LEASE)
         result = await other.result("tasks/result", {"taskId": made})
         assert result["content"][0]["text"] == "recovered"
-        assert await scene.shelf.list_marks("") == []
+        assert await setup.shelf.list_marks("") == []
 
 
 async def test_mark_of_an_unstored_task_expires() -> None:
-    scene = Scene()
-    await scene.store.open()
-    now = scene.clock.now()
-    await scene.store.commit([Put("working/t1", b"nobody", now + 2 * LEASE)])
-    async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
+    setup = RecoverySetup()
+    await setup.store.open()
+    now = setup.clock.now()
+    await setup.store.commit([Put("working/t1", b"nobody", now + 2 * LEASE)])
+    async with RawPeer(setup.server(lambda: setup.runs.append(1), task=True)) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, LEASE + 1)
-        assert len(await scene.shelf.list_marks("")) == 1  # the creator may still be about to write the record
-        await scene.time_passes(peer, LEASE)
-        assert (await scene.shelf.list_marks(""), scene.runs) == ([], [])
+        await setup.time_passes(peer, LEASE + 1)
+        assert len(await setup.shelf.list_marks("")) == 1  # the creator may still be about to write the record
+        await setup.time_passes(peer, LEASE)
+        assert (await setup.shelf.list_marks(""), setup.runs) == ([], [])
 
 
 async def test_missing_marks_are_restored() -> None:
     """Earlier versions could leave some behind."""
-    scene = Scene()
-    await scene.store.open()
+    setup = RecoverySetup()
+    await setup.store.open()
     lost = [("t1", "ann"), ("t2", "ann"), ("t3", "ann0"), ("t4", "nobody")]
     for name, owner in lost:
-        await scene.shelf.create_without_lease(scene.made(name=name, owner=owner))
-    done = scene.made(name="t5", owner="ann").complete(scene.clock.now(), Raw(b"{}"))
-    await scene.shelf.create_without_lease(done)
-    await scene.store.commit([Put("owner/ann/once/key", b"another kind of item")])
+        await setup.shelf.create_without_lease(setup.made(name=name, owner=owner))
+    done = setup.made(name="t5", owner="ann").complete(setup.clock.now(), Raw(b"{}"))
+    await setup.shelf.create_without_lease(done)
+    await setup.store.commit([Put("owner/ann/once/key", b"another kind of item")])
 
     async def work() -> None:
-        scene.runs.append(1)
+        setup.runs.append(1)
 
-    async with RawPeer(scene.server(work, task=TaskPolicy(recovery="restart"))) as peer:
+    async with RawPeer(setup.server(work, task=TaskPolicy(recovery="restart"))) as peer:
         await peer.initialize()
-        await scene.time_passes(peer, 4 * LEASE)  # there is room for two at a time
+        await setup.time_passes(peer, 4 * LEASE)  # there is room for two at a time
         for name, owner in lost:
-            assert (await scene.record(name, owner)).state is TaskState.COMPLETED
-        assert (len(scene.runs), await scene.record("t5", "ann")) == (4, done)
+            assert (await setup.record(name, owner)).state is TaskState.COMPLETED
+        assert (len(setup.runs), await setup.record("t5", "ann")) == (4, done)
 
 
 async def test_missing_marks_are_audited_once_an_hour_per_cluster() -> None:
-    scene = Scene()
+    setup = RecoverySetup()
     audits = 0
 
     class Counting(FaultyStore):
@@ -423,13 +423,13 @@ async def test_missing_marks_are_audited_once_an_hour_per_cluster() -> None:
             audits += prefix == "owner/" and not after
             return await super().scan(prefix, after=after, limit=limit)
 
-    servers = [scene.server(lambda: None, store=Counting(scene.store), task=True) for _ in range(2)]
+    servers = [setup.server(lambda: None, store=Counting(setup.store), task=True) for _ in range(2)]
     async with RawPeer(servers[0]) as peer, RawPeer(servers[1]) as other:
         await peer.initialize()
         await other.initialize()
         for seconds, expected in ((3 * LEASE, 1), (3500, 1), (200, 2)):
             for _ in range(round(seconds / LEASE)):
-                scene.clock.advance(LEASE)
+                setup.clock.advance(LEASE)
                 await peer.quiet()
                 await other.quiet()
             assert audits == expected
@@ -439,39 +439,39 @@ async def test_missing_marks_are_audited_once_an_hour_per_cluster() -> None:
 
 
 async def test_task_with_new_checkpoints_runs_without_limit() -> None:
-    scene = Scene()
-    await scene.left(attempt=3)
+    setup = RecoverySetup()
+    await setup.left(attempt=3)
 
     async def work(ctx: Context) -> str:
         await ctx.checkpoint({"page": 1})
         return await asyncio.Event().wait() or ""
 
     for attempts in (4, 1):
-        server = scene.server(work, task=TaskPolicy(recovery="resume", attempts=attempts))
+        server = setup.server(work, task=TaskPolicy(recovery="resume", attempts=attempts))
         async with RawPeer(server) as peer:
             await peer.initialize()
-            await scene.time_passes(peer, LEASE + 1)
-            assert (await scene.record()).tries == 1  # this one, whatever came before the checkpoint
+            await setup.time_passes(peer, LEASE + 1)
+            assert (await setup.record()).tries == 1  # this one, whatever came before the checkpoint
         await server.aclose()
-        assert (await scene.record()).tries == 0
-    assert (await scene.record()).attempt == 5
+        assert (await setup.record()).tries == 0
+    assert (await setup.record()).attempt == 5
 
 
 async def test_orderly_release_is_no_failed_attempt() -> None:
-    scene = Scene()
-    await scene.left(attempt=1)
+    setup = RecoverySetup()
+    await setup.left(attempt=1)
 
     async def work() -> None:
         await asyncio.Event().wait()
 
     for _ in range(4):
-        server = scene.server(work, task=TaskPolicy(recovery="restart", attempts=2))
+        server = setup.server(work, task=TaskPolicy(recovery="restart", attempts=2))
         async with RawPeer(server) as peer:
             await peer.initialize()
-            await scene.time_passes(peer, LEASE + 1)
-            assert (await scene.record()).tries == 2
+            await setup.time_passes(peer, LEASE + 1)
+            assert (await setup.record()).tries == 2
         await server.aclose()
-    assert ((await scene.record()).tries, (await scene.record()).state) == (1, TaskState.WORKING)
+    assert ((await setup.record()).tries, (await setup.record()).state) == (1, TaskState.WORKING)
 
 
 @pytest.mark.row("D12")
@@ -481,15 +481,15 @@ async def test_orderly_release_is_no_failed_attempt() -> None:
 async def test_drain_waits_for_a_task_that_would_be_lost(
     recovery: Literal["fail", "restart"], lasting: bool, waits: bool
 ) -> None:
-    go_on, scene = asyncio.Event(), Scene()
+    go_on, setup = asyncio.Event(), RecoverySetup()
     if not lasting:
-        scene.store = MemoryStore(clock=scene.clock)  # type: ignore[assignment]
+        setup.store = MemoryStore(clock=setup.clock)  # type: ignore[assignment]
 
     async def work() -> str:
         await go_on.wait()
         return "done"
 
-    server = scene.server(work, task=TaskPolicy(recovery=recovery))
+    server = setup.server(work, task=TaskPolicy(recovery=recovery))
     async with RawPeer(server) as peer:
         await peer.initialize()
         await peer.result("tools/call", {"name": "work", "task": {}})
@@ -500,7 +500,7 @@ async def test_drain_waits_for_a_task_that_would_be_lost(
             assert not ending.done()
             go_on.set()
         assert await ending == ()
-    kept = [item for item in await scene.store.scan("owner/") if b'"completed"' in item.value] if lasting else []
+    kept = [item for item in await setup.store.scan("owner/") if b'"completed"' in item.value] if lasting else []
     assert bool(kept) is (waits and lasting)
 
 

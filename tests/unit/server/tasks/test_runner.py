@@ -15,7 +15,7 @@ from trunkline.stores.store import Lease, Write
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
-class Flaky(MemoryStore):
+class UnreliableStore(MemoryStore):
     """A store that is unavailable for a while."""
 
     failures = 0
@@ -33,7 +33,7 @@ async def task_of(peer: RawPeer, name: str) -> Any:
 
 
 async def test_short_store_outage_loses_no_result() -> None:
-    store = Flaky()
+    store = UnreliableStore()
     server = Server("s", store=store, observers=[])
 
     @server.tool(task=True)
@@ -49,7 +49,7 @@ async def test_short_store_outage_loses_no_result() -> None:
 
 
 async def test_short_store_outage_does_not_fail_the_work() -> None:
-    store = Flaky()
+    store = UnreliableStore()
     server = Server("s", store=store, observers=[])
 
     @server.tool(task=True)

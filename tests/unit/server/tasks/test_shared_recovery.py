@@ -14,10 +14,10 @@ from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Item
 from trunkline.testing import RawPeer
 
-LOOKS = 12
+SCANS = 12
 
 
-class LookedAt(SqliteStore):
+class CountingStore(SqliteStore):
     """A store that counts how often its process scans for lost tasks."""
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class LookedAt(SqliteStore):
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> list[Item]:
         if prefix == "working/" and not after:
             self.looks += 1
-            if self.looks >= LOOKS:
+            if self.looks >= SCANS:
                 self.enough.set()
         return list(await super().scan(prefix, after=after, limit=limit))
 
@@ -37,7 +37,7 @@ class Process:
     """A server with a tool that runs as a task, one of several on a file."""
 
     def __init__(self, path: Path, lease: float) -> None:
-        self.store = LookedAt(path)
+        self.store = CountingStore(path)
         self.server = Server("s", store=self.store, observers=[], settings=Settings(task_lease=lease))
         self.server.add_tool(self._work, name="work", task=TaskPolicy(recovery="restart"))
         self.begun = asyncio.Event()
@@ -62,7 +62,7 @@ async def test_processes_of_higher_rank_scan_less_often(tmp_path: Path) -> None:
             process.store.looks = 0  # all have scanned at their start, and not all knew of each other
         await asyncio.wait(enough, return_when=asyncio.FIRST_COMPLETED)
         first, second, third = sorted((process.store.looks for process in processes), reverse=True)
-        assert first >= LOOKS
+        assert first >= SCANS
         assert 0 < third <= second < first
         assert third < first / 2
         for waiting in enough:

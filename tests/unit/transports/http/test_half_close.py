@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.attacks.attacked_server import Place, listening
+from tests.attacks.attacked_server import AttackedServer, listening
 from tests.attacks.raw import Caller, begin, request, text_of, tool, until
 from tests.modern import enveloped, headers_of
 
@@ -35,7 +35,7 @@ def modern(name: str, **arguments: Any) -> bytes:
     return request("POST", "/mcp", message, **headers_of("tools/call", params))
 
 
-async def outcomes(place: Place, count: int = 1) -> list[str]:
+async def outcomes(place: AttackedServer, count: int = 1) -> list[str]:
     await until(lambda: len(place.observer.of(CallEnded)) >= count, "the end of the call")
     return [fact.outcome for fact in place.observer.of(CallEnded)]
 

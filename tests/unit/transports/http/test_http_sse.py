@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.contract.connections import guard
+from tests.contract.connections import listener_limits
 from tests.unit.transports.http.asgi import Answer, call, request
 
 from trunkline import Server, Settings
@@ -26,7 +26,7 @@ class Host:
         async def echo(text: str) -> str:
             return text
 
-        self.endpoint = HttpSseEndpoint(guard(self.server.connect, self.server.settings), "/messages")
+        self.endpoint = HttpSseEndpoint(listener_limits(self.server.connect, self.server.settings), "/messages")
         self.principal: Any = None
 
     def visit(

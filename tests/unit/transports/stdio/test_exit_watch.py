@@ -19,7 +19,7 @@ def refuse(*_: Any) -> None:
 
 
 @pytest.fixture(params=["descriptor", "thread, no descriptors", "thread, no polling"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The mechanism, by what the system and the loop support."""
     if request.param == "thread, no descriptors":
         monkeypatch.setattr(os, "pidfd_open", refuse)
@@ -27,9 +27,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-async def loop(way: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.AbstractEventLoop:
+async def loop(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.AbstractEventLoop:
     running = asyncio.get_running_loop()
-    if way == "thread, no polling":
+    if mechanism == "thread, no polling":
         monkeypatch.setattr(running, "add_reader", refuse)
     return running
 

@@ -35,7 +35,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(descriptor)
 
 
-class Fed:
+class ByteRecorder:
     """Records the bytes that were read."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Fed:
         self.more.clear()
 
 
-class Silence:
+class SilentSource:
     """A source that never returns data."""
 
     def pause(self) -> None: ...
@@ -73,7 +73,7 @@ def channel_for(writer: Any, broken: list[OSError], settings: Settings | None = 
     kind, descriptor = writer
     channel = StreamChannel(ChannelInfo("stdio"), max_frame=1 << 20, settings=settings or Settings())
     made = kind(asyncio.get_running_loop(), descriptor, channel.update_flow, broken.append)
-    channel.open(Recorder(), Silence(), made)
+    channel.open(Recorder(), SilentSource(), made)
     return channel, made
 
 
@@ -82,7 +82,7 @@ READERS = [PolledReader, ThreadReader]
 
 @pytest.mark.parametrize("kind", READERS)
 async def test_reader_feeds_bytes_and_reports_eof_once(kind: Any, pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
     reader = kind(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader.resume()
     reader.resume()
@@ -100,7 +100,7 @@ async def test_reader_feeds_bytes_and_reports_eof_once(kind: Any, pipe: tuple[in
 
 @pytest.mark.parametrize("kind", READERS)
 async def test_paused_reader_reads_nothing(kind: Any, pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
 
     def feed_once(data: bytes) -> None:
         reader.pause()
@@ -127,7 +127,7 @@ async def _until(truth: Any) -> None:
 
 @pytest.mark.parametrize("kind", READERS)
 async def test_closed_reader_reports_eof(kind: Any, pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
     reader = kind(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader.resume()
     reader.close()
@@ -140,7 +140,7 @@ async def test_closed_reader_reports_eof(kind: Any, pipe: tuple[int, int]) -> No
 
 @pytest.mark.parametrize("kind", READERS)
 async def test_read_error_is_reported_as_eof(kind: Any, tmp_path: Path) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
     writing = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
     reader = kind(asyncio.get_running_loop(), writing, fed.feed, fed.at_end)
     if kind is PolledReader:
@@ -153,7 +153,7 @@ async def test_read_error_is_reported_as_eof(kind: Any, tmp_path: Path) -> None:
 
 
 async def test_polled_reader_survives_spurious_wakeup(pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader._on_readable()
     assert (fed.data, fed.ends) == (b"", 0)
@@ -162,7 +162,7 @@ async def test_polled_reader_survives_spurious_wakeup(pipe: tuple[int, int]) -> 
 async def test_thread_reader_waits_for_its_consumer(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * READ_SIZE * 20)
-    fed, reading = Fed(), os.open(file, os.O_RDONLY)
+    fed, reading = ByteRecorder(), os.open(file, os.O_RDONLY)
     reader = ThreadReader(asyncio.get_running_loop(), reading, fed.feed, fed.at_end)
     reader.resume()
     eventually(lambda: os.lseek(reading, 0, os.SEEK_CUR) > 0)  # the loop is blocked meanwhile
@@ -173,10 +173,10 @@ async def test_thread_reader_waits_for_its_consumer(tmp_path: Path) -> None:
 
 
 def test_thread_reader_outlives_its_loop_silently(pipe: tuple[int, int]) -> None:
-    fed: list[Fed] = []
+    fed: list[ByteRecorder] = []
 
     async def begin() -> None:
-        fed.append(Fed())
+        fed.append(ByteRecorder())
         ThreadReader(asyncio.get_running_loop(), pipe[0], fed[0].feed, fed[0].at_end).resume()
 
     asyncio.run(begin())
@@ -294,7 +294,7 @@ async def test_finish_can_be_awaited_repeatedly(pipe: tuple[int, int]) -> None:
 
 
 async def test_read_available_works_while_paused(pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     os.write(pipe[1], b"x" * 60_000)
     reader.read_available()
@@ -307,7 +307,7 @@ async def test_read_available_works_while_paused(pipe: tuple[int, int]) -> None:
 
 
 async def test_read_available_is_bounded(pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
 
     def feed(data: bytes) -> None:
         fed.feed(data)
@@ -321,7 +321,7 @@ async def test_read_available_is_bounded(pipe: tuple[int, int]) -> None:
 
 
 async def test_thread_reader_reads_to_eof_on_read_available(pipe: tuple[int, int]) -> None:
-    fed = Fed()
+    fed = ByteRecorder()
     reader = ThreadReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader.resume()
     reader.pause()

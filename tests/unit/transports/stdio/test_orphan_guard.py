@@ -30,7 +30,7 @@ def _reads(process: Path, pipe: str) -> bool:
 
 
 @pytest.fixture
-def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+def children() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two children, each with its own process group."""
     made = [subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(2)]
     yield made
@@ -40,8 +40,8 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_guard_runs_while_there_are_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    one, two = (process.pid for process in sleepers)
+def test_guard_runs_while_there_are_children(children: list[subprocess.Popen[bytes]]) -> None:
+    one, two = (process.pid for process in children)
     orphan_guard.add(one)
     (guard,) = eventually(guards)
     orphan_guard.add(two)
@@ -51,11 +51,11 @@ def test_guard_runs_while_there_are_children(sleepers: list[subprocess.Popen[byt
     orphan_guard.remove(two)
     assert orphan_guard._guard_pipe is None
     eventually(lambda: gone(guard))
-    assert [process.poll() for process in sleepers] == [None, None]  # they were released, and live
+    assert [process.poll() for process in children] == [None, None]  # they were released, and live
 
 
-def test_guard_kills_the_groups_it_was_last_sent(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    one, two = sleepers
+def test_guard_kills_the_groups_it_was_last_sent(children: list[subprocess.Popen[bytes]]) -> None:
+    one, two = children
     orphan_guard.add(one.pid)
     orphan_guard.add(two.pid)
     orphan_guard.remove(one.pid)
@@ -64,8 +64,8 @@ def test_guard_kills_the_groups_it_was_last_sent(sleepers: list[subprocess.Popen
     assert one.poll() is None
 
 
-def test_killed_guard_is_replaced_with_all_groups(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    one, two = sleepers
+def test_killed_guard_is_replaced_with_all_groups(children: list[subprocess.Popen[bytes]]) -> None:
+    one, two = children
     orphan_guard.add(one.pid)
     (guard,) = eventually(guards)
     os.kill(guard, signal.SIGKILL)
@@ -76,12 +76,12 @@ def test_killed_guard_is_replaced_with_all_groups(sleepers: list[subprocess.Pope
     assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
-def test_killed_guard_is_not_replaced_without_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    orphan_guard.add(sleepers[0].pid)
+def test_killed_guard_is_not_replaced_without_children(children: list[subprocess.Popen[bytes]]) -> None:
+    orphan_guard.add(children[0].pid)
     (guard,) = eventually(guards)
     os.kill(guard, signal.SIGKILL)
     eventually(lambda: gone(guard))
-    orphan_guard.remove(sleepers[0].pid)
+    orphan_guard.remove(children[0].pid)
     assert orphan_guard._guard_pipe is None
 
 

@@ -24,7 +24,7 @@ from trunkline.wire.messages import Notification
 
 
 @asynccontextmanager
-async def library(handler: Callable[[ServerConnection], Any], **options: Any) -> AsyncIterator[str]:
+async def library_server(handler: Callable[[ServerConnection], Any], **options: Any) -> AsyncIterator[str]:
     """A server with the library `websockets`; yields its address."""
     async with serve(handler, "127.0.0.1", 0, ping_interval=None, **options) as server:
         scheme = "wss" if options.get("ssl") else "ws"
@@ -97,7 +97,7 @@ async def test_handshake_offers_subprotocol_and_sends_headers() -> None:
         seen.append(socket)
         await socket.wait_closed()
 
-    async with library(note, subprotocols=["mcp"]) as url:  # type: ignore[list-item]
+    async with library_server(note, subprotocols=["mcp"]) as url:  # type: ignore[list-item]
         options = {"headers": {"Authorization": "Bearer x", "user-agent": "me"}}
         async with line_to(f"{url}?a=b", **options) as (channel, _):
             assert (channel.info.transport, channel.info.needs_keepalive) == ("websocket", True)
@@ -112,18 +112,18 @@ async def test_handshake_offers_subprotocol_and_sends_headers() -> None:
 
 
 async def test_server_without_subprotocol_is_accepted() -> None:
-    async with library(until_closed) as url, line_to(url) as (_, recorder):
+    async with library_server(until_closed) as url, line_to(url) as (_, recorder):
         assert recorder.ends == []
 
 
 async def test_refused_connection_is_reported() -> None:
-    async with library(until_closed) as url:
+    async with library_server(until_closed) as url:
         pass
     assert await refusal(url) == f"cannot reach {url}: no server is listening there; is it running?"
 
 
 async def test_untrusted_certificate_is_reported() -> None:
-    async with library(until_closed, ssl=server_tls()) as url:
+    async with library_server(until_closed, ssl=server_tls()) as url:
         assert "its certificate is not trusted" in await refusal(url)
         async with line_to(url, tls=client_tls()) as (_, recorder):
             assert recorder.ends == []
@@ -134,7 +134,7 @@ async def test_refusal_quotes_the_servers_reason(body: str, said: str) -> None:
     def refuse(socket: ServerConnection, request: Any) -> Any:
         return socket.respond(HTTPStatus.FORBIDDEN, body)
 
-    async with library(until_closed, process_request=refuse) as url:
+    async with library_server(until_closed, process_request=refuse) as url:
         assert await refusal(url) == f"cannot reach {url}: it answered 403 Forbidden: {said}{ADVICE[403]}"
 
 
@@ -144,13 +144,13 @@ async def test_redirects_are_not_followed() -> None:
         response.headers["Location"] = "ws://elsewhere.example.org/"
         return response
 
-    async with library(until_closed, process_request=redirect) as url:
+    async with library_server(until_closed, process_request=redirect) as url:
         why = await refusal(url, headers={"Authorization": "secret"})
     assert why.endswith("it answered 302 and names another address, which is not followed: ws://elsewhere.example.org/")
 
 
 @asynccontextmanager
-async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterator[str]:
+async def raw_port(answer: bytes | None, *, stays: bool = False) -> AsyncIterator[str]:
     """A port that answers with these bytes, or not at all."""
     gone = asyncio.Event()
 
@@ -181,18 +181,18 @@ async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterato
     ids=["nothing", "mail", "web page", "other protocol"],
 )
 async def test_invalid_handshake_responses_are_reported(answer: bytes, why: str) -> None:
-    async with stranger(answer) as url:
+    async with raw_port(answer) as url:
         assert why in await refusal(url)
 
 
 async def test_unanswered_handshake_times_out() -> None:
-    async with stranger(None, stays=True) as url:
+    async with raw_port(None, stays=True) as url:
         why = await refusal(url, settings=Settings(connect_timeout=0.05))
         assert why == f"cannot reach {url}: no answer within 0.05 s"
 
 
 async def test_cancelled_connect_leaves_nothing_behind() -> None:
-    async with stranger(None, stays=True) as url:
+    async with raw_port(None, stays=True) as url:
         before = held()
         connecting = asyncio.ensure_future(WebSocketConnector(url).connect(lambda _: Recorder()))
         await until(lambda: held()[0] >= before[0] + 2)  # both ends of a connection
@@ -205,7 +205,7 @@ async def test_error_in_accept_is_raised_and_connection_closed() -> None:
     def accept(_: Channel) -> Recorder:
         raise RuntimeError("not today")
 
-    async with library(until_closed) as url:
+    async with library_server(until_closed) as url:
         with pytest.raises(RuntimeError, match="not today"):
             await WebSocketConnector(url).connect(accept)
 
@@ -219,7 +219,7 @@ async def test_message_right_after_the_handshake_is_delivered() -> None:
         await socket.send(['{"jsonrpc":"2.0",', '"method":', '"second"}'])
         await socket.close(4000, "that was all")
 
-    async with library(eager) as url, line_to(url) as (_, recorder):
+    async with library_server(eager) as url, line_to(url) as (_, recorder):
         await until(lambda: recorder.ends)
         assert recorder.methods == ["first", "second"]
         assert recorder.ends[0].reason == "the peer closed the connection: 4000 that was all"
@@ -237,7 +237,7 @@ async def test_send_during_the_last_delivery_raises_nothing() -> None:
             channel.send(Notification("too late"))
 
     recorder = Answering()
-    async with library(eager) as url:
+    async with library_server(eager) as url:
         channel = await WebSocketConnector(url).connect(lambda _: recorder)
         channel.send(Notification("go on"))
         await until(lambda: recorder.ends)
@@ -254,7 +254,7 @@ async def test_server_pings_are_answered() -> None:
         answered.set()
         await socket.wait_closed()
 
-    async with library(pinging) as url, line_to(url), asyncio.timeout(PATIENCE):
+    async with library_server(pinging) as url, line_to(url), asyncio.timeout(PATIENCE):
         await answered.wait()
 
 
@@ -278,7 +278,7 @@ async def test_forbidden_frames_close_with_a_code(frame: bytes | str, code: int,
         codes.append(socket.close_code)
 
     settings = Settings(ws_message_size_limit=1024)
-    async with library(sending) as url, line_to(url, settings=settings) as (_, recorder):
+    async with library_server(sending) as url, line_to(url, settings=settings) as (_, recorder):
         await until(lambda: recorder.ends and codes)
         assert recorder.methods == ["n" * (1024 - 29)]
         assert recorder.ends[0].reason == reason
@@ -292,7 +292,7 @@ async def test_close_sends_1000_after_pending_messages() -> None:
         heard.extend([message async for message in socket])
         heard.append(socket.close_code)
 
-    async with library(listening) as url:
+    async with library_server(listening) as url:
         async with line_to(url) as (channel, recorder):
             channel.send(Notification("n"))
         await until(lambda: len(heard) == 2)
@@ -311,7 +311,7 @@ async def test_slow_reader_gets_all_messages_and_close_frame() -> None:
         heard.extend([len(message) async for message in socket])
         heard.append(socket.close_code)
 
-    async with library(slow, max_size=None) as url, line_to(url) as (channel, recorder):
+    async with library_server(slow, max_size=None) as url, line_to(url) as (channel, recorder):
         for _ in range(2):
             channel.send(
                 Notification("n", {"x": "x" * (12 << 20)})
@@ -331,7 +331,7 @@ async def test_broken_connection_is_reported() -> None:
         socket.transport.abort()
         await socket.wait_closed()
 
-    async with library(breaking) as url, line_to(url) as (_, recorder):
+    async with library_server(breaking) as url, line_to(url) as (_, recorder):
         await until(lambda: recorder.ends)
         assert "connection" in recorder.ends[0].reason
 
@@ -374,7 +374,7 @@ async def test_proxy_tunnel_is_used(tls: bool) -> None:
         heard.extend([message async for message in socket])
 
     options: dict[str, Any] = {"ssl": server_tls()} if tls else {}
-    async with library(listening, **options) as url, proxy() as (place, asked):
+    async with library_server(listening, **options) as url, proxy() as (place, asked):
         async with line_to(url, proxy=place, tls=client_tls() if tls else None) as (channel, _):
             channel.send(Notification("n"))
         await until(lambda: heard)
@@ -384,7 +384,7 @@ async def test_proxy_tunnel_is_used(tls: bool) -> None:
 
 
 async def test_certificate_is_checked_through_a_proxy() -> None:
-    async with library(until_closed, ssl=server_tls()) as url, proxy() as (place, _):
+    async with library_server(until_closed, ssl=server_tls()) as url, proxy() as (place, _):
         assert "its certificate is not trusted" in await refusal(url, proxy=place)
 
 
