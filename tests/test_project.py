@@ -339,12 +339,12 @@ def test_manual_lists_change_notifications() -> None:
         assert f"`notifications/{name}`" in told
 
 
-def test_the_base_install_has_few_requirements() -> None:
+def test_base_install_has_few_requirements() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert len(project["dependencies"]) <= MAX_PACKAGES
 
 
-def test_the_package_is_marked_as_typed() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (SOURCE / "py.typed").exists()
 
 

@@ -228,7 +228,7 @@ ROWS: Rows = {
         "test_endless_challenges_cause_bounded_logins": replaced(TokenProvider, "_stop_if_futile", lambda *_: None),
         "test_step_up_keeps_earlier_scopes": replaced(TokenProvider, "_scopes_for", _as_wanted),
         "test_challenge_cannot_inject_page_parameters": replaced(authorization_code, "urlencode", _joined),
-        "test_peer_text_is_safe_to_show": _unescaped,
+        "test_peer_text_is_escaped_before_display": _unescaped,
     },
     "test_browser_opening": {
         "test_forged_page_reaches_no_browser": _any_page,

@@ -92,7 +92,7 @@ def unsafe_characters(text: str) -> list[str]:
     return [character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}]
 
 
-async def test_peer_text_is_safe_to_show() -> None:
+async def test_peer_text_is_escaped_before_display() -> None:
     async with login() as one:
         errors: list[AuthorizationFailed] = []
         refusal = page({"error": f"e{ESCAPES}", "error_description": ESCAPES + "x" * 100_000}, 400)

@@ -43,7 +43,7 @@ def found(prefix: str = "") -> dict[str, Any]:
     }
 
 
-def test_nothing_listens_without_a_guard() -> None:
+def test_every_listen_function_requires_a_guard() -> None:
     functions = found("listen_")
     assert set(functions) == LISTENING
     for function in functions.values():
@@ -52,7 +52,7 @@ def test_nothing_listens_without_a_guard() -> None:
         assert first.default is inspect.Parameter.empty
 
 
-def test_nothing_takes_peers_without_a_guard() -> None:
+def test_every_peer_acceptor_requires_a_guard() -> None:
     everything = found()
     for name in TAKING_PEERS:
         parameters = list(inspect.signature(everything[name]).parameters.values())
@@ -60,7 +60,7 @@ def test_nothing_takes_peers_without_a_guard() -> None:
         assert parameters[0].default is inspect.Parameter.empty
 
 
-def test_whatever_serves_sockets_is_known_here() -> None:
+def test_only_known_modules_open_listening_sockets() -> None:
     calls = ("create_server(", "create_unix_server(", "start_server(", "start_unix_server(", ".listen(_BACKLOG)")
     source = Path(trunkline.transports.__path__[0]).parent
     serving = {path.name for path in source.rglob("*.py") if any(name in path.read_text() for name in calls)}
@@ -69,7 +69,7 @@ def test_whatever_serves_sockets_is_known_here() -> None:
     assert serving == {"listening.py"} | among_ourselves | for_one_person
 
 
-def test_a_server_listens_by_these_alone() -> None:
+def test_server_uses_only_guarded_listen_functions() -> None:
     assert set(re.findall(r"\blisten_\w+", inspect.getsource(process.open_listener))) == LISTENING
 
 
@@ -162,7 +162,7 @@ async def served(name: str, folder: Path, **settings: Any) -> AsyncIterator[tupl
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
-async def test_a_peer_too_many_is_turned_away(name: str, tmp_path: Path) -> None:
+async def test_connection_above_the_limit_is_refused(name: str, tmp_path: Path) -> None:
     speak = TRANSPORTS[name][1]
     async with served(name, tmp_path, max_connections=2) as (_, where), Caller(where) as one, Caller(where) as two:
         await speak(one)
@@ -172,7 +172,7 @@ async def test_a_peer_too_many_is_turned_away(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("case", SILENCE)
-async def test_a_peer_that_says_nothing_of_use_is_cut_off(case: str, tmp_path: Path) -> None:
+async def test_peer_without_a_complete_message_is_disconnected(case: str, tmp_path: Path) -> None:
     name, beginning = SILENCE[case]
     limits = {"initialize_timeout": 30.0, "header_timeout": 10.0}
     async with served(name, tmp_path, **limits) as (place, where), Caller(where) as caller:

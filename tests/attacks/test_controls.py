@@ -26,7 +26,7 @@ def attacks_in(path: Path) -> set[str]:
     return {name for name in names if name.startswith("test_")}
 
 
-def test_every_attack_has_a_control_that_can_be_taken_away() -> None:
+def test_every_attack_has_a_removable_control() -> None:
     assert {module: set(rows) for module, rows in WITHOUT.items()} == {path.stem: attacks_in(path) for path in ATTACKS}
 
 
@@ -49,7 +49,7 @@ def without_controls(attacks: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("longest", [True, False], ids=["the long ones", "the others"])
-def test_an_attack_succeeds_without_its_control(longest: bool) -> None:
+def test_attack_succeeds_without_its_control(longest: bool) -> None:
     paths = [path for path in ATTACKS if (path == LONGEST) is longest]
     attacks = [f"{path}::{name}" for path in paths for name in sorted(attacks_in(path))]
     with ThreadPoolExecutor(AT_ONCE) as processes:

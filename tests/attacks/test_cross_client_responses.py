@@ -11,7 +11,7 @@ ID = 7
 ROOTS = {"roots": {}}
 
 
-async def test_two_sessions_with_the_same_ids_get_their_own_answers() -> None:
+async def test_sessions_with_equal_ids_get_their_own_responses() -> None:
     async with listening() as place:
         names = [f"client {number}" for number in range(10)]
         sessions = [await begin(place.port) for _ in names]
@@ -76,17 +76,17 @@ def roots_at(ident: Any, uri: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": ident, "result": {"roots": [{"uri": uri}]}}
 
 
-async def test_two_clients_over_tcp_get_their_own_questions_and_answers() -> None:
+async def test_tcp_clients_with_equal_ids_get_their_own_messages() -> None:
     async with listening("tcp://127.0.0.1:0") as place:
         await collide_on_streams(place, "tcp")
 
 
-async def test_two_clients_over_websocket_get_their_own_questions_and_answers() -> None:
+async def test_websocket_clients_with_equal_ids_get_their_own_messages() -> None:
     async with listening() as place:
         await collide_on_streams(place, "websocket")
 
 
-async def test_two_clients_of_http_and_sse_get_their_own_answers() -> None:
+async def test_http_sse_clients_with_equal_ids_get_their_own_responses() -> None:
     async with listening() as place, Caller(place.port) as first, Caller(place.port) as second:
         opened: list[tuple[str, Any]] = []
         for caller in (first, second):
@@ -104,7 +104,7 @@ async def test_two_clients_of_http_and_sse_get_their_own_answers() -> None:
         assert [text_of(await anext(messages)) for _, messages in opened] == ["client 0", "client 1"]
 
 
-async def test_answering_the_question_of_another_session_does_nothing() -> None:
+async def test_response_to_request_of_another_session_is_ignored() -> None:
     async with listening() as place, Caller(place.port) as victim, Caller(place.port) as other:
         sessions = [await begin(place.port, capabilities=ROOTS) for _ in range(2)]
         for caller, session, who in zip((victim, other), sessions, ("victim", "other"), strict=True):
@@ -125,7 +125,7 @@ async def test_answering_the_question_of_another_session_does_nothing() -> None:
         assert text_of(await anext(streams[0])) == "victim at file:///own"
 
 
-async def test_cancelling_an_id_of_another_session_does_nothing() -> None:
+async def test_cancellation_of_another_sessions_request_is_ignored() -> None:
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ID}}
     async with listening() as place, Caller(place.port) as victim:
         session, thief = await begin(place.port), await begin(place.port)

@@ -179,7 +179,7 @@ def opening() -> dict[str, Any]:
     return request("initialize", params, id=0)
 
 
-async def test_session_and_events_are_hidden_from_others(host: Host) -> None:
+async def test_session_and_events_are_hidden_from_other_principals(host: Host) -> None:
     opened = await host.ask("POST", opening(), x_user=ALICE)
     session = opened.headers["mcp-session-id"]
     for other in (MALLORY, NOBODY):
@@ -201,7 +201,7 @@ async def test_session_adds_nothing_to_a_modern_request(host: Host) -> None:
     assert names == [True, False]
 
 
-async def test_subscription_id_gives_no_access_to_others(host: Host) -> None:
+async def test_subscription_id_gives_no_access_to_other_principals(host: Host) -> None:
     streams = [
         begin(host, "subscriptions/listen", enveloped(notifications={"promptsListChanged": True}), id="sub", x_user=who)
         for who in (ALICE, MALLORY)

@@ -195,7 +195,7 @@ def test_unavoidable_effects_of_clusters_are_no_findings() -> None:
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_each_fault_is_found(fault: str) -> None:
+def test_each_violation_is_found(fault: str) -> None:
     history, said = BAD[fault]
     found = violations(history)
     assert any(said in one for one in found), found

@@ -61,89 +61,89 @@ class TestEveryRevision:
         check(request("tools/call", {"name": "add", **ENVELOPE}), revision=revision, sender="client")
         check(notification("notifications/cancelled", {"requestId": 1}), revision=revision, sender="client")
 
-    def test_a_message_may_be_bytes(self, revision: str) -> None:
+    def test_message_may_be_bytes(self, revision: str) -> None:
         check(json.dumps(error(-32601, id=1)).encode(), revision=revision, sender="server")
 
-    def test_bytes_that_are_not_json_are_refused(self, revision: str) -> None:
+    def test_invalid_json_is_rejected(self, revision: str) -> None:
         refused(b"{", "not JSON", revision=revision)
         refused(b"7", "a message is an object", revision=revision)
         refused(b'{"jsonrpc": "2.0", "id": NaN, "method": "ping"}', "not JSON", revision=revision)
 
-    def test_a_tool_without_input_schema_is_refused(self, revision: str) -> None:
+    def test_tool_without_input_schema_is_rejected(self, revision: str) -> None:
         broken = result({"tools": [{"name": "add"}], **CACHED})
         refused(broken, "inputSchema", revision=revision, answers="tools/list")
 
-    def test_a_result_without_content_is_refused(self, revision: str) -> None:
+    def test_result_without_content_is_rejected(self, revision: str) -> None:
         refused(result({**COMPLETE}), "content", revision=revision, answers="tools/call")
 
-    def test_content_without_its_text_is_refused_for_just_that(self, revision: str) -> None:
+    def test_error_names_only_the_missing_text(self, revision: str) -> None:
         broken = result({"content": [{"type": "text"}], **COMPLETE})
         refused(broken, r"content/0(/text)?: [^;]*\n", revision=revision, answers="tools/call")
 
-    def test_progress_without_token_is_refused(self, revision: str) -> None:
+    def test_progress_without_token_is_rejected(self, revision: str) -> None:
         broken = notification("notifications/progress", {"progress": 1})
         refused(broken, "progressToken", revision=revision)
 
-    def test_a_log_message_without_data_is_refused(self, revision: str) -> None:
+    def test_log_message_without_data_is_rejected(self, revision: str) -> None:
         broken = notification("notifications/message", {"level": "info"})
         refused(broken, "data", revision=revision)
 
-    def test_a_method_of_the_other_side_is_refused(self, revision: str) -> None:
+    def test_method_of_the_other_side_is_rejected(self, revision: str) -> None:
         refused(request("tools/list", ENVELOPE), "a server never sends", revision=revision)
         refused(
             result({"tools": []}), "a client is never asked", revision=revision, sender="client", answers="tools/list"
         )
 
-    def test_an_unknown_method_is_refused(self, revision: str) -> None:
+    def test_unknown_method_is_rejected(self, revision: str) -> None:
         refused(request("tools/destroy"), "never sends the request", revision=revision, sender="client")
 
-    def test_a_result_to_a_question_never_asked_is_refused(self, revision: str) -> None:
+    def test_result_without_request_is_rejected(self, revision: str) -> None:
         refused(result({"tools": []}), "no known request", revision=revision)
         refused(result({"tools": []}), "no known request", revision=revision, answers={2: "tools/list"})
 
-    def test_the_question_can_be_found_by_its_id(self, revision: str) -> None:
+    def test_request_of_a_result_is_found_by_id(self, revision: str) -> None:
         check(result({"tools": [], **CACHED}), revision=revision, sender="server", answers={1: "tools/list"})
 
-    def test_an_error_to_an_unreadable_request_has_no_id(self, revision: str) -> None:
+    def test_error_for_unreadable_request_has_no_id(self, revision: str) -> None:
         check(error(-32700), revision=revision, sender="server")
         check(error(-32700, id=None), revision=revision, sender="server")
         refused(error("-32700"), "code", revision=revision)
 
-    def test_an_id_is_text_or_a_whole_number(self, revision: str) -> None:
+    def test_id_must_be_string_or_integer(self, revision: str) -> None:
         refused(error(-32603, id=1.5), "id", revision=revision)
 
-    def test_a_message_is_one_thing_at_a_time(self, revision: str) -> None:
+    def test_response_needs_exactly_one_outcome(self, revision: str) -> None:
         refused(error(-32603, id=1, result={}), "exactly one of", revision=revision)
         refused({"jsonrpc": "2.0", "id": 1}, "exactly one of", revision=revision)
 
-    def test_another_version_of_json_rpc_is_refused(self, revision: str) -> None:
+    def test_other_jsonrpc_version_is_rejected(self, revision: str) -> None:
         refused({**notification("notifications/tools/list_changed"), "jsonrpc": "1.0"}, "2.0", revision=revision)
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_REVISIONS)
 class TestHandshakeRevisions:
-    def test_the_handshake_passes(self, revision: str) -> None:
+    def test_valid_handshake_is_accepted(self, revision: str) -> None:
         asked = {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}
         check(request("initialize", asked), revision=revision, sender="client")
         answered = {"protocolVersion": revision, "capabilities": {"tools": {}}, "serverInfo": IMPLEMENTATION}
         check(result(answered), revision=revision, sender="server", answers="initialize")
         check(notification("notifications/initialized"), revision=revision, sender="client")
 
-    def test_an_answer_without_server_info_is_refused(self, revision: str) -> None:
+    def test_initialize_result_without_server_info_is_rejected(self, revision: str) -> None:
         answered = {"protocolVersion": revision, "capabilities": {}}
         refused(result(answered), "serverInfo", revision=revision, answers="initialize")
 
-    def test_sampling_passes_in_both_directions(self, revision: str) -> None:
+    def test_valid_sampling_exchange_is_accepted(self, revision: str) -> None:
         message = {"role": "user", "content": TEXT}
         asked = {"messages": [message], "maxTokens": 10}
         check(request("sampling/createMessage", asked), revision=revision, sender="server")
         answered = {"role": "assistant", "content": TEXT, "model": "m"}
         check(result(answered), revision=revision, sender="client", answers="sampling/createMessage")
 
-    def test_sampling_without_a_limit_is_refused(self, revision: str) -> None:
+    def test_sampling_without_max_tokens_is_rejected(self, revision: str) -> None:
         refused(request("sampling/createMessage", {"messages": []}), "maxTokens", revision=revision)
 
-    def test_an_empty_result_is_empty(self, revision: str) -> None:
+    def test_empty_result_with_members_is_rejected(self, revision: str) -> None:
         check(result({}), revision=revision, sender="server", answers="ping")
         check(result({"_meta": {}}), revision=revision, sender="client", answers="ping")
         refused(result({"pong": True}), "pong", revision=revision, answers="ping")
@@ -180,7 +180,7 @@ def test_2025_11_25_allows_a_task_as_call_result() -> None:
 
 
 class TestModernRevision:
-    def test_a_server_may_ask_for_input_first(self) -> None:
+    def test_input_required_result_is_accepted(self) -> None:
         question = {
             "method": "elicitation/create",
             "params": {"mode": "form", "message": "Who?", "requestedSchema": {"type": "object", "properties": {}}},
@@ -189,11 +189,11 @@ class TestModernRevision:
         check(result(waiting), revision=MODERN, sender="server", answers="tools/call")
         refused(result(waiting), "tools", revision=MODERN, answers="tools/list")
 
-    def test_a_result_says_what_it_is(self) -> None:
+    def test_result_needs_a_result_type(self) -> None:
         refused(result({"content": [TEXT]}), "resultType", revision=MODERN, answers="tools/call")
 
-    def test_a_request_carries_its_envelope(self) -> None:
+    def test_request_needs_an_envelope(self) -> None:
         refused(request("tools/list", {}), "_meta", revision=MODERN, sender="client")
 
-    def test_a_server_asks_nothing(self) -> None:
+    def test_server_requests_are_rejected(self) -> None:
         refused(request("roots/list"), "a server never sends", revision=MODERN)

@@ -123,7 +123,7 @@ async def test_notification_gets_no_response(notification: str) -> None:
 
 
 @pytest.mark.row("P25")
-async def test_the_calculator_adds_5_and_3() -> None:
+async def test_calculator_example_adds_5_and_3() -> None:
     async with RawPeer(calculator()) as peer:
         await peer.initialize()
         answer = await peer.request("tools/call", {"name": "add", "arguments": {"a": 5, "b": 3}})
@@ -176,7 +176,7 @@ async def test_message_must_have_jsonrpc_2_0(message: str, code: int, ident: obj
 
 @pytest.mark.row("P09")
 @pytest.mark.parametrize("method", ["", ',"method":5', ',"method":null'])
-async def test_a_request_must_have_a_method(method: str) -> None:
+async def test_request_must_have_a_method(method: str) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(f'{{"jsonrpc":"2.0","id":1{method}}}')
         answer = await peer.receive()
@@ -195,7 +195,7 @@ async def test_params_must_be_an_object(params: str, code: int) -> None:
 
 @pytest.mark.row("P11")
 @pytest.mark.parametrize("ident", ["null", "1.5", "true", "[]"])
-async def test_the_id_of_a_request_must_be_a_string_or_an_integer(ident: str) -> None:
+async def test_request_id_must_be_a_string_or_an_integer(ident: str) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(f'{{"jsonrpc":"2.0","id":{ident},"method":"ping"}}')
         answer = await peer.receive()
@@ -247,7 +247,7 @@ async def test_invalid_message_never_reaches_handler() -> None:
 
 
 @pytest.mark.row("P13")
-async def test_an_unknown_method_is_not_found() -> None:
+async def test_unknown_method_is_not_found() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         error = await peer.error("foo/bar")
@@ -336,7 +336,7 @@ async def test_observer_gets_exception() -> None:
 
 
 @pytest.mark.row("P21")
-async def test_a_validation_error_names_path_rule_and_expectation() -> None:
+async def test_validation_error_names_path_rule_and_expectation() -> None:
     server = Server("t")
 
     @server.tool
@@ -385,7 +385,7 @@ async def test_request_is_tracked_until_answered() -> None:
 
 
 @pytest.mark.row("P17", "A07")
-async def test_a_request_is_tracked_with_id_and_time_while_it_runs() -> None:
+async def test_running_request_is_tracked_with_id_and_time() -> None:
     clock, go = ManualClock(start=500), asyncio.Event()
     server = Server("t", clock=clock)
 

@@ -228,7 +228,7 @@ async def test_list_and_ping_leave_nothing(line: str, tmp_path: Path) -> None:
     assert cycles < CALLS
 
 
-async def test_ended_streams_are_forgotten_once_a_session_keeps_too_many_bytes() -> None:
+async def test_ended_streams_are_dropped_above_the_byte_limit() -> None:
     """The event log stores responses for replay; of large ones, only the last."""
     server = serving(settings=Settings(replay_session_bytes=SIZE))
     listener = await server.listen("http://127.0.0.1:0/mcp")

@@ -64,7 +64,7 @@ async def test_capability_is_declared_if_used_or_requested(
 
 
 @pytest.mark.row("L27")
-async def test_a_server_with_tools_only_works() -> None:
+async def test_server_with_tools_only_works() -> None:
     async with RawPeer(offering("tools", logging=False)) as peer:
         assert (await peer.initialize())["capabilities"] == {"tools": {"listChanged": True}}
         assert (await peer.result("tools/call", {"name": "greet"}))["content"] == [{"type": "text", "text": "hello"}]
@@ -165,7 +165,7 @@ GATED = [
 @pytest.mark.row("L14", "L16", "L17", "L18", "L22", "AD002")
 @pytest.mark.parametrize("revision", [revision.value for revision in HANDSHAKE])
 @pytest.mark.parametrize("method", GATED, ids=lambda row: row.name)
-async def test_a_method_without_its_capability_is_not_found(method: Any, revision: str) -> None:
+async def test_method_without_its_capability_is_not_found(method: Any, revision: str) -> None:
     subscribing = method.capability == "resources.subscribe"
     server = offering("resources", subscribe=False) if subscribing else Server("t", logging=False)
     async with RawPeer(server) as peer:
@@ -181,7 +181,7 @@ async def test_a_method_without_its_capability_is_not_found(method: Any, revisio
 
 @pytest.mark.row("L18")
 @pytest.mark.parametrize("method", ["tasks/create", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel"])
-async def test_without_tasks_their_methods_are_not_found(method: str) -> None:
+async def test_task_methods_need_the_tasks_capability(method: str) -> None:
     async with RawPeer(offering("tools")) as peer:
         result = await peer.initialize()
         assert "tasks" not in result["capabilities"]
@@ -189,7 +189,7 @@ async def test_without_tasks_their_methods_are_not_found(method: str) -> None:
 
 
 @pytest.mark.row("L16")
-async def test_the_logging_capability_opens_its_method() -> None:
+async def test_logging_capability_enables_set_level() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert await peer.result("logging/setLevel", {"level": "debug"}) == {}

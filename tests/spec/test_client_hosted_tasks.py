@@ -67,7 +67,7 @@ async def asked(connection: Connection, method: str, params: Any) -> Any:
 
 
 @pytest.mark.row("TSK-01")
-async def test_a_client_runs_what_it_is_asked_as_a_task_if_the_server_wants_it() -> None:
+async def test_sampling_request_with_task_runs_as_client_task() -> None:
     model = Model()
     async with line(model) as connection:
         negotiated = connection.session.negotiated
@@ -87,7 +87,7 @@ async def test_a_client_runs_what_it_is_asked_as_a_task_if_the_server_wants_it()
 
 
 @pytest.mark.row("TSK-17")
-async def test_a_server_cancels_what_it_has_asked() -> None:
+async def test_server_cancels_client_hosted_task() -> None:
     model = Model()
     async with line(model) as connection:
         task = (await asked(connection, "sampling/createMessage", question()))["task"]
@@ -102,7 +102,7 @@ async def test_a_server_cancels_what_it_has_asked() -> None:
 
 
 @pytest.mark.row("TSK-12", "TSK-19")
-async def test_errors_are_told_as_they_would_have_been() -> None:
+async def test_task_result_raises_error_of_the_request() -> None:
     model = Model()
     model.go_on.set()
     async with line(model) as connection:
@@ -118,7 +118,7 @@ async def test_errors_are_told_as_they_would_have_been() -> None:
 
 
 @pytest.mark.row("TSK-21")
-async def test_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None:
+async def test_running_client_tasks_are_limited() -> None:
     model = Model()
     async with line(model, Settings(max_tasks_per_principal=2)) as connection:
         for _ in range(2):
@@ -133,7 +133,7 @@ async def test_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None
 
 
 @pytest.mark.row("TSK-21")
-async def test_so_many_tasks_of_a_client_are_kept_and_the_oldest_that_have_ended_go_first() -> None:
+async def test_oldest_ended_client_tasks_are_evicted_first() -> None:
     model, names = Model(), list[str]()
     async with line(model, Settings(max_tasks=2, max_tasks_per_principal=None)) as connection:
 
@@ -152,14 +152,14 @@ async def test_so_many_tasks_of_a_client_are_kept_and_the_oldest_that_have_ended
 
 @pytest.mark.row("TSK-10")
 @pytest.mark.parametrize(("wanted", "told"), [(-1, 0), (0, 0), (1500, 1500), (10_000, 2000), (None, 1000)])
-async def test_a_client_says_for_how_long_it_keeps_a_task(wanted: int | None, told: int) -> None:
+async def test_client_task_ttl_is_clamped_and_reported(wanted: int | None, told: int) -> None:
     async with line(Model(), Settings(task_ttl=1, max_task_ttl=2, task_poll_interval=0.5)) as connection:
         task = (await asked(connection, "sampling/createMessage", question(ttl=wanted)))["task"]
         assert (task["ttl"], task["pollInterval"]) == (told, 500)
 
 
 @pytest.mark.row("TSK-10", "TSK-19")
-async def test_a_task_of_a_client_is_stopped_and_forgotten_when_its_time_is_up() -> None:
+async def test_client_task_is_cancelled_and_deleted_after_its_ttl() -> None:
     model = Model()
     async with line(model) as connection:
         task = (await asked(connection, "sampling/createMessage", question(ttl=20)))["task"]
@@ -175,7 +175,7 @@ SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "?
 
 
 @pytest.mark.row("TSK-02")
-async def test_who_does_not_speak_of_tasks_is_answered_at_once() -> None:
+async def test_server_without_tasks_gets_a_direct_response() -> None:
     server, model = ScriptedServer(revision="2025-06-18"), Model()
     model.go_on.set()
     async with Client(server, sampling=model.sample, observers=[]):
@@ -185,7 +185,7 @@ async def test_who_does_not_speak_of_tasks_is_answered_at_once() -> None:
 
 
 @pytest.mark.row("TSK-13", "TSK-14")
-async def test_what_a_task_tells_names_the_task_and_how_it_stands_does_not() -> None:
+async def test_progress_has_related_task_and_status_does_not() -> None:
     server, model = ScriptedServer(capabilities={"tasks": {}}), Model()
     async with Client(server, sampling=model.sample, observers=[]):
         meta = {"progressToken": "p", RELATED: {"taskId": "of no interest"}}
@@ -201,7 +201,7 @@ async def test_what_a_task_tells_names_the_task_and_how_it_stands_does_not() -> 
 
 
 @pytest.mark.row("TSK-18")
-async def test_a_form_that_fails_as_a_task_says_why() -> None:
+async def test_failed_elicitation_task_has_status_message() -> None:
     server = ScriptedServer()
 
     async def elicit(_question: Any) -> dict[str, Any]:
@@ -216,7 +216,7 @@ async def test_a_form_that_fails_as_a_task_says_why() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_handler_asks_by_a_task_where_the_client_knows_how(revision: str) -> None:
+async def test_handler_input_requests_use_tasks_where_supported(revision: str) -> None:
     server, form = Server("s", observers=[]), {"type": "object", "properties": {}}
 
     @server.tool
@@ -234,7 +234,7 @@ async def test_a_handler_asks_by_a_task_where_the_client_knows_how(revision: str
         assert (await client.call_tool("asks")).data == "well accept"
 
 
-async def test_a_handler_that_waits_no_more_cancels_the_task() -> None:
+async def test_timed_out_handler_request_cancels_client_task() -> None:
     clock, model = ManualClock(), Model()
     server = Server("s", clock=clock, observers=[])
 

@@ -104,7 +104,7 @@ def dropped(observer: RecordingObserver) -> list[str]:
 
 
 @pytest.mark.parametrize("example", TO_SERVER)
-async def test_a_server_accepts_an_example(example: dict[str, Any]) -> None:
+async def test_server_accepts_the_example(example: dict[str, Any]) -> None:
     observer = RecordingObserver()
     server, sampled = make_server(observer, example.get("compat"))
     message, expect, before = example["message"], example["expect"], example.get("before")
@@ -170,7 +170,7 @@ async def ask(client: Client, example: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("example", [one for one in TO_CLIENT if "answers" in one.values[0]])
-async def test_a_client_accepts_a_response(example: dict[str, Any]) -> None:
+async def test_client_accepts_the_response(example: dict[str, Any]) -> None:
     if example["answers"]["method"] == "initialize":
         await accept_handshake(example)
         return
@@ -207,7 +207,7 @@ async def accept_handshake(example: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("example", [one for one in TO_CLIENT if "answers" not in one.values[0]])
-async def test_a_client_accepts_a_request_or_notification(example: dict[str, Any]) -> None:
+async def test_client_accepts_the_request_or_notification(example: dict[str, Any]) -> None:
     message, expect = example["message"], example["expect"]
     method = ALIASES.get(message.get("method"), message.get("method"))
     async with calling() as caller:
@@ -254,7 +254,7 @@ async def test_cursor_can_be_combined_with_limit() -> None:
     await server.aclose()
 
 
-async def test_a_client_follows_pages_whose_cursor_is_named_cursor() -> None:
+async def test_client_follows_pages_with_a_member_named_cursor() -> None:
     async with calling() as caller:
 
         async def walk() -> list[str]:
@@ -268,6 +268,6 @@ async def test_a_client_follows_pages_whose_cursor_is_named_cursor() -> None:
         assert await walking == ["doc://1", "doc://2", "doc://3"]
 
 
-def test_all_examples_have_a_name_of_their_own() -> None:
+def test_example_names_are_unique() -> None:
     ids = [example.id for example in EXAMPLES]
     assert len(ids) == len(set(ids)) > 60

@@ -30,7 +30,7 @@ def server() -> Server:
 
 
 @pytest.mark.row("GAP-01", "Z13")
-async def test_initialize(server: Server) -> None:
+async def test_initialize_returns_server_info_and_capabilities(server: Server) -> None:
     async with RawPeer(server) as peer:
         result = await peer.initialize("2025-06-18", {"roots": {}})
     assert result["protocolVersion"] == "2025-06-18"
@@ -45,7 +45,7 @@ async def test_initialize(server: Server) -> None:
 
 
 @pytest.mark.row("GAP-02", "Z13")
-async def test_ping(server: Server) -> None:
+async def test_ping_is_answered_before_and_after_initialize(server: Server) -> None:
     async with RawPeer(server) as peer:
         assert await peer.result("ping") == {}
         await peer.initialize()
@@ -53,7 +53,7 @@ async def test_ping(server: Server) -> None:
 
 
 @pytest.mark.row("GAP-03", "Z13")
-async def test_state_machine(server: Server) -> None:
+async def test_session_phases_follow_the_handshake(server: Server) -> None:
     async with RawPeer(server) as peer:
         session = peer.connection.session
         assert session.phase is Phase.CONNECTING

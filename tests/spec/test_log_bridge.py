@@ -268,7 +268,7 @@ async def test_any_record_has_a_message() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_a_formatter_makes_the_message_and_no_traceback() -> None:
+async def test_formatter_makes_the_message_without_traceback() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged").setFormatter(logging.Formatter("<%(levelname)s> %(message)s"))
 

@@ -108,13 +108,13 @@ async def test_logging_may_start_before_initialized() -> None:
 
 @pytest.mark.row("G02")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_a_message_is_the_same_in_every_revision(revision: str) -> None:
+async def test_log_message_is_the_same_in_every_revision(revision: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(revision)
         assert (await received_levels(peer, "say_from_thread"))[0]["data"] == {"from": "thread"}
 
 
-async def test_each_level_with_a_method_of_its_own_is_sent_at_that_level() -> None:
+async def test_each_level_method_sends_its_level() -> None:
     server = Server("t")
 
     @server.tool

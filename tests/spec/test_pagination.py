@@ -64,7 +64,7 @@ async def test_list_has_configured_page_size(revision: str, method: str) -> None
 
 @pytest.mark.row("Y05")
 @every_list
-async def test_a_page_has_a_thousand_entries_by_default(method: str) -> None:
+async def test_default_page_size_is_a_thousand(method: str) -> None:
     server, keys = filled(method, 1001)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -74,7 +74,7 @@ async def test_a_page_has_a_thousand_entries_by_default(method: str) -> None:
 
 
 @pytest.mark.row("Y05")
-async def test_120_tools_in_pages_of_50_need_three_pages_and_by_default_one() -> None:
+async def test_120_tools_need_three_pages_of_50_and_one_by_default() -> None:
     for settings, sizes in [({"page_size": 50}, [50, 50, 20]), ({}, [120])]:
         server, _ = filled("tools/list", 120, **settings)
         async with RawPeer(server) as peer:
@@ -88,7 +88,7 @@ async def test_120_tools_in_pages_of_50_need_three_pages_and_by_default_one() ->
 
 
 @every_list
-async def test_an_empty_list_is_one_empty_page(method: str) -> None:
+async def test_empty_list_is_one_empty_page(method: str) -> None:
     server = Server("t", tools=True, resources=True, prompts=True)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -166,7 +166,7 @@ async def test_altered_cursor_is_refused(method: str) -> None:
 
 
 @pytest.mark.row("Y02")
-async def test_a_cursor_of_another_list_or_another_server_is_refused() -> None:
+async def test_cursor_of_another_list_or_server_is_refused() -> None:
     server, _ = filled("tools/list", 2, page_size=1)
     other, _ = filled("tools/list", 2, page_size=1)
     add(server, "prompts/list", 0)

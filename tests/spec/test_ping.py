@@ -45,7 +45,7 @@ def pinging(clock: ManualClock) -> tuple[Server, list[RequestTimeout]]:
 
 @pytest.mark.row("K03", "X20")
 @pytest.mark.parametrize("confirm", [True, False])
-async def test_a_server_may_ping_too_even_before_initialized(confirm: bool) -> None:
+async def test_server_may_ping_before_initialized(confirm: bool) -> None:
     server, late = pinging(ManualClock())
     async with RawPeer(server) as peer:
         await peer.initialize(confirm=confirm)

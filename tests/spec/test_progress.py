@@ -111,7 +111,7 @@ async def test_progress_and_total_are_numbers(value: Any) -> None:
 
 
 @pytest.mark.row("PRG-01")
-async def test_without_a_token_nothing_is_sent() -> None:
+async def test_no_progress_is_sent_without_a_token() -> None:
     worker = ProgressServer()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()

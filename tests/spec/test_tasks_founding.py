@@ -273,7 +273,7 @@ async def test_create_method_needs_the_profile() -> None:
         assert (await peer.error("tasks/create", {"action": {"type": "work"}}))["code"] == -32601
 
 
-def test_there_is_one_profile() -> None:
+def test_unknown_profile_is_refused() -> None:
     with pytest.raises(ConfigError, match="erlmcp"):
         Server("s", compat="other")  # pyright: ignore[reportArgumentType]
 

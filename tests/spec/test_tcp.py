@@ -156,7 +156,7 @@ async def test_complete_session_over_tcp(kind: str, headed: bool, tmp_path: Path
 
 
 @pytest.mark.row("W03")
-async def test_a_hundred_concurrent_clients() -> None:
+async def test_hundred_concurrent_clients_are_served() -> None:
     server = make_server()
     async with listening(server) as address:
 

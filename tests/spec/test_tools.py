@@ -454,7 +454,7 @@ async def test_methods_partials_and_callable_objects_are_tools() -> None:
 
 
 @pytest.mark.row("T10")
-async def test_a_tool_without_schema_takes_any_object() -> None:
+async def test_tool_without_schema_accepts_any_object() -> None:
     server, seen = Server("t"), []
 
     @server.tool
@@ -597,7 +597,7 @@ async def test_invalid_arguments_are_refused_before_handler(
 
 @pytest.mark.row("T09")
 @both
-async def test_a_default_is_filled_in_before_the_call(name: str) -> None:
+async def test_default_is_applied_before_the_call(name: str) -> None:
     seen: list[Any] = []
     async with RawPeer(search_server(seen)) as peer:
         await peer.initialize()
@@ -755,7 +755,7 @@ async def test_tool_timeout_is_failed_result() -> None:
 
 
 @pytest.mark.row("T18")
-async def test_a_disabled_tool_is_a_failed_result() -> None:
+async def test_call_of_disabled_tool_is_a_failed_result() -> None:
     server = weather_server()
     server.tools.disable("weather")
     async with RawPeer(server) as peer:
@@ -820,7 +820,7 @@ async def test_changes_are_not_sent_if_undeclared() -> None:
 
 
 @pytest.mark.row("P25")
-def test_the_calculator_adds_five_and_three() -> None:
+def test_calculator_example_adds_five_and_three() -> None:
     with StdioPeer((EXAMPLES / "calculator.py").read_text()) as peer:
         peer.initialize()
         params = {"name": "calculator", "arguments": {"operation": "add", "a": 5, "b": 3}}
@@ -830,7 +830,7 @@ def test_the_calculator_adds_five_and_three() -> None:
 
 
 @pytest.mark.row("T20")
-def test_the_sql_query_example_answers_a_select() -> None:
+def test_sql_query_example_answers_a_select() -> None:
     with StdioPeer((EXAMPLES / "sql_query.py").read_text()) as peer:
         peer.initialize()
         (tool,) = peer.result("tools/list")["tools"]

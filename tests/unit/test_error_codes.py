@@ -10,13 +10,13 @@ from trunkline.testing import RawPeer
 
 
 @pytest.mark.parametrize("code", [-32768, -32700, -32602, -32050, -32000, 1.5, "7", True])
-def test_an_error_cannot_have_a_reserved_code(code: Any) -> None:
+def test_error_cannot_have_a_reserved_code(code: Any) -> None:
     with pytest.raises(MisuseError, match=r"reserves -32768 to -32000; choose an integer outside"):
         ProtocolError("no", code=code)
 
 
 @pytest.mark.parametrize("code", [-32769, -31999, -3, 0, 7, 1005])
-def test_an_error_may_have_any_code_that_is_not_reserved(code: int) -> None:
+def test_error_may_have_any_unreserved_code(code: int) -> None:
     assert ProtocolError("no", code=code).code == code
 
 
@@ -28,12 +28,12 @@ def test_error_class_cannot_have_unused_reserved_code() -> None:
 
 
 @pytest.mark.parametrize("code", [-32603, -3, 0, 1, 1000, 1001.0, True, "1001"])
-def test_a_refusal_cannot_have_a_code_below_1001(code: Any) -> None:
+def test_refusal_code_cannot_be_below_1001(code: Any) -> None:
     with pytest.raises(MisuseError, match=r"an integer from 1001 up, and from 1090 up for a reason of your own"):
         Refusal(code, "no")
 
 
-def test_a_refusal_may_have_any_code_from_1001_up() -> None:
+def test_refusal_code_may_be_1001_or_above() -> None:
     assert [Refusal(code, "no").refusal_code for code in (1001, 1090, 100_000)] == [1001, 1090, 100_000]
 
 

@@ -72,7 +72,7 @@ def test_observers_are_truthy_if_one_wants_all_facts() -> None:
     assert Observers([FailuresOnly(), RecordingObserver()])
 
 
-def test_observers_hear_failures_if_any_exists() -> None:
+def test_failures_are_delivered_if_any_observer_exists() -> None:
     assert not Observers().hear_failures
     assert Observers([FailuresOnly()]).hear_failures
 

@@ -22,7 +22,7 @@ def make_server() -> Server:
     return server
 
 
-def test_server_shows_what_it_offers() -> None:
+def test_server_repr_shows_its_catalog() -> None:
     assert repr(make_server()) == "<Server 'shop': tools=1, resources=1>"
     assert repr(Server("empty")) == "<Server 'empty': nothing offered>"
 
@@ -35,7 +35,7 @@ async def test_client_repr_shows_server_and_phase() -> None:
     assert repr(client) == "<Client of 'shop': closed, 2025-11-25>"
 
 
-def test_blocking_client_looks_like_a_client() -> None:
+def test_blocking_client_repr_shows_server_and_phase() -> None:
     with BlockingClient(make_server(), revision="2025-11-25") as client:
         assert repr(client) == "<BlockingClient of 'shop': ready, 2025-11-25>"
         task = client.start_tool("order", {"card": "4111"})
@@ -53,13 +53,13 @@ def test_blocking_client_looks_like_a_client() -> None:
     ],
     ids=["command", "https", "wss", "tcp"],
 )
-def test_client_shows_no_secret_of_its_target(target: str | list[str], shown: str) -> None:
+def test_client_repr_has_no_secrets_of_its_target(target: str | list[str], shown: str) -> None:
     client = Client(target, auth="hunter2") if isinstance(target, str) and "example" in target else Client(target)
     assert "hunter2" not in repr(client)
     assert shown in repr(client)
 
 
-async def test_task_shows_id_status_and_the_message_of_its_server() -> None:
+async def test_task_repr_shows_id_status_and_message() -> None:
     async with Client(make_server()) as client:
         task = await client.start_tool("order", {"card": "4111"})
         assert repr(task).startswith(f"<Task {task.id!r}: ")
@@ -67,14 +67,14 @@ async def test_task_shows_id_status_and_the_message_of_its_server() -> None:
         assert repr(task) == f"<Task {task.id!r}: completed>"
 
 
-async def test_context_shows_its_call_without_arguments() -> None:
+async def test_context_repr_omits_arguments() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         result = await peer.result("tools/call", {"name": "order", "arguments": {"card": "4111"}})
     assert result["content"][0]["text"] == "<Context: tools/call of 'order', request 2>"
 
 
-async def test_connection_of_a_server_shows_its_transport_and_phase() -> None:
+async def test_connection_repr_shows_transport_and_phase() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -83,7 +83,7 @@ async def test_connection_of_a_server_shows_its_transport_and_phase() -> None:
         assert repr(connection) == f"<Connection {connection.number}: memory, peer 'raw peer', ready>"
 
 
-def test_result_of_a_tool_shows_its_data_and_is_short() -> None:
+def test_tool_result_repr_is_short() -> None:
     assert repr(ToolResult([TextContent("3")], 3)) == "ToolResult(data=3, content=[TextContent])"
     picture = ImageContent("aGk=", "image/png")
     assert repr(ToolResult([picture], None)) == "ToolResult(data=None, content=[ImageContent])"
@@ -92,16 +92,16 @@ def test_result_of_a_tool_shows_its_data_and_is_short() -> None:
     assert len(repr(ToolResult([TextContent(10_000 * "x")], 10_000 * "x"))) < 200
 
 
-def test_types_of_the_specification_show_what_is_set() -> None:
+def test_type_repr_shows_only_set_members() -> None:
     assert repr(TextContent("hello")) == "TextContent(text='hello')"
 
 
-def test_principal_and_settings_show_no_secrets() -> None:
+def test_principal_and_settings_repr_have_no_secrets() -> None:
     principal = Principal("ada", issuer="https://id.example.org", claims={"email": "ada@example.org"})
     assert repr(principal) == "Principal('ada', issuer='https://id.example.org', client='')"
     assert repr(Settings(state_keys=("hunter2" * 5,))) == "Settings(state_keys=('…',))"
 
 
-def test_stores_show_where_they_are() -> None:
+def test_store_repr_shows_its_location() -> None:
     assert repr(SqliteStore("/srv/store.db")) == "<SqliteStore '/srv/store.db'>"
     assert repr(RedisStore("redis://user:hunter2@cache:6379/0")) == "<RedisStore 'cache:6379'>"

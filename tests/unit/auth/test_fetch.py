@@ -182,7 +182,8 @@ async def test_connection_error_omits_query() -> None:
     ["https://127.0.0.1/", "https://[::1]/", "https://2130706433/", "https://localhost/", "https://169.254.169.254/",
      "https://[::ffff:a9fe:a9fe]/", "http://login.example/", "file:///etc/passwd", "https://u:p@login.example/"],
 )  # fmt: skip
-async def test_sec05_denied_url_is_not_resolved(url: str, sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_denied_url_is_not_resolved(url: str, sockets: list[object]) -> None:
     names = FixedResolver(["8.8.8.8"])
     failed = await refused(Egress(resolve=names), url, hop="resource-metadata")
     assert "SSRF" in failed.clause
@@ -190,7 +191,8 @@ async def test_sec05_denied_url_is_not_resolved(url: str, sockets: list[object])
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fd00::1"])
-async def test_sec05_private_address_is_denied_before_connecting(address: str, sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_private_address_is_denied_before_connecting(address: str, sockets: list[object]) -> None:
     failed = await refused(Egress(resolve=FixedResolver([address])), "https://login.example/a?code=hidden")
     assert f"login.example is at {address}, which is" in str(failed)
     assert "SSRF" in failed.clause
@@ -198,19 +200,22 @@ async def test_sec05_private_address_is_denied_before_connecting(address: str, s
     assert sockets == []
 
 
-async def test_sec05_one_private_address_denies_the_name(sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_one_private_address_denies_the_name(sockets: list[object]) -> None:
     failed = await refused(Egress(resolve=FixedResolver(["8.8.8.8", "10.0.0.1"])), "https://login.example/")
     assert "10.0.0.1" in str(failed)
     assert sockets == []
 
 
-async def test_sec05_public_address_is_allowed(sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_public_address_is_allowed(sockets: list[object]) -> None:
     failed = await refused(Egress(resolve=FixedResolver(["8.8.8.8"])), "https://login.example/")
     assert "no server is listening" in str(failed)
     assert sockets == ["8.8.8.8"]
 
 
-async def test_sec05_socket_address_is_checked_again(sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_socket_address_is_checked_again(sockets: list[object]) -> None:
     answers = iter([None, "changed its mind"])  # as if the name had been resolved again
 
     class Wavering(EgressPolicy, frozen=True):
@@ -222,7 +227,8 @@ async def test_sec05_socket_address_is_checked_again(sockets: list[object]) -> N
     assert sockets == []
 
 
-async def test_sec05_name_is_checked_for_each_request(sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_name_is_checked_for_each_request(sockets: list[object]) -> None:
     egress = Egress(resolve=FixedResolver(["8.8.8.8"], ["127.0.0.1"]))
     await refused(egress, "https://login.example/")
     assert "127.0.0.1" in str(await refused(egress, "https://login.example/"))
@@ -245,7 +251,8 @@ async def test_allowed_name_may_be_local() -> None:
 # --- redirects ----------------------------------------------------------------------------------
 
 
-async def test_sec05_get_follows_at_most_three_redirects() -> None:
+@pytest.mark.row("SEC-05")
+async def test_get_follows_at_most_three_redirects() -> None:
     async with site() as here:
         for step in range(4):
             here.says(f"/{step}", status=302, Location=f"/{step + 1}")
@@ -258,7 +265,8 @@ async def test_sec05_get_follows_at_most_three_redirects() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_sec05_post_follows_no_redirect(status: int) -> None:
+@pytest.mark.row("SEC-05")
+async def test_post_follows_no_redirect(status: int) -> None:
     async with site() as here:
         here.says("/token", status=status, Location="/other?x=secret")
         with pytest.raises(AuthorizationFailed, match="redirects") as raised:
@@ -269,7 +277,8 @@ async def test_sec05_post_follows_no_redirect(status: int) -> None:
 
 
 @pytest.mark.parametrize("header", ["Authorization", "authorization", "DPoP", "Cookie", "X-Api-Key"])
-async def test_sec05_get_with_credentials_follows_no_redirect(header: str) -> None:
+@pytest.mark.row("SEC-05")
+async def test_get_with_credentials_follows_no_redirect(header: str) -> None:
     async with site() as here:
         here.says("/", status=307, Location="/other")
         with pytest.raises(AuthorizationFailed, match="redirects"):
@@ -290,7 +299,8 @@ async def test_sec05_get_with_credentials_follows_no_redirect(header: str) -> No
         ("https://[::1", "malformed URL"),
     ],
 )
-async def test_sec05_each_redirect_is_checked(location: str, why: str, sockets: list[object]) -> None:
+@pytest.mark.row("SEC-05")
+async def test_each_redirect_is_checked(location: str, why: str, sockets: list[object]) -> None:
     names = FixedResolver(["127.0.0.1"], ["10.0.0.7"])
     async with site() as here:
         here.says("/", status=302, Location=location)
@@ -299,7 +309,8 @@ async def test_sec05_each_redirect_is_checked(location: str, why: str, sockets: 
         assert sockets == ["127.0.0.1"]
 
 
-async def test_sec05_https_never_redirects_to_http() -> None:
+@pytest.mark.row("SEC-05")
+async def test_https_never_redirects_to_http() -> None:
     async with site(server_tls()) as here, site() as there:
         here.says("/", status=302, Location=f"{there.url}/")
         there.says("/", b"plain")

@@ -17,7 +17,7 @@ def function(number: int = 1) -> int:
 
 
 @pytest.mark.parametrize("name", ["", " ", None, 5])
-def test_a_server_needs_a_name(name: Any) -> None:
+def test_server_needs_a_name(name: Any) -> None:
     with pytest.raises(MisuseError, match=r'a server needs a name, such as Server\("notes"\), not'):
         Server(name)
 
@@ -45,7 +45,7 @@ def test_a_server_needs_a_name(name: Any) -> None:
         ({"clock": 5}, "clock= must be a clock"),
     ],
 )
-def test_a_wrong_option_of_a_server_is_refused(options: Any, why: str) -> None:
+def test_invalid_server_option_is_refused(options: Any, why: str) -> None:
     with pytest.raises(MisuseError, match=why):
         Server("s", **options)
 
@@ -69,7 +69,7 @@ def test_a_wrong_option_of_a_server_is_refused(options: Any, why: str) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [Client, BlockingClient])
-def test_a_wrong_option_of_a_client_is_refused(kind: Any, options: Any, why: str) -> None:
+def test_invalid_client_option_is_refused(kind: Any, options: Any, why: str) -> None:
     with pytest.raises(MisuseError, match=why):
         kind(Server("s"), **options)
 
@@ -104,7 +104,7 @@ async def test_unknown_log_level_is_refused() -> None:
         ({"task": TaskPolicy(ttl="x")}, "ttl= of a task must be above 0, not 'x'"),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_option_of_a_tool_is_refused(options: Any, why: str) -> None:
+def test_invalid_tool_option_is_refused(options: Any, why: str) -> None:
     with pytest.raises(RegistrationError, match=why):
         Server("s").add_tool(function, **options)
 
@@ -118,7 +118,7 @@ def test_a_wrong_option_of_a_tool_is_refused(options: Any, why: str) -> None:
         ({"ttl": "x"}, "ttl= must be a number, not 'x'"),
     ],
 )
-def test_a_wrong_option_of_a_resource_is_refused(options: Any, why: str) -> None:
+def test_invalid_resource_option_is_refused(options: Any, why: str) -> None:
     with pytest.raises(RegistrationError, match=why):
         Server("s").add_resource("a://b", function, **options)
 
@@ -169,7 +169,7 @@ def test_long_values_are_truncated_in_messages() -> None:
     assert describe_value(int) == "the class int"
 
 
-def test_annotations_may_be_a_dict_with_the_names_of_the_specification() -> None:
+def test_annotations_may_be_a_dict_with_wire_names() -> None:
     server = Server("s")
     server.add_tool(function, annotations={"readOnlyHint": True}, task=True)
     server.add_resource("a://b", "", annotations={"priority": 0.5})

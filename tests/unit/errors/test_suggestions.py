@@ -17,14 +17,14 @@ from trunkline.errors.suggestions import did_you_mean, with_suggestion
         ("weather" * 1000, ""),
     ],
 )
-def test_the_most_similar_name_is_suggested(name: str, expected: str) -> None:
+def test_most_similar_name_is_suggested(name: str, expected: str) -> None:
     assert did_you_mean(name, ["weather", "seaLevel", "news"]) == expected
 
 
-def test_nothing_is_suggested_if_nothing_is_known() -> None:
+def test_no_suggestion_without_known_names() -> None:
     assert did_you_mean("weather", ()) == ""
 
 
-def test_a_message_is_followed_by_the_suggestion() -> None:
+def test_suggestion_follows_the_message() -> None:
     assert with_suggestion("no such thing", "wether", ["weather"]) == 'no such thing. Did you mean "weather"?'
     assert with_suggestion("no such thing", "x", ["weather"]) == "no such thing"

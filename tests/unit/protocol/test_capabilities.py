@@ -35,7 +35,7 @@ def test_capability_is_on_if_present(path: str, on: bool) -> None:
 
 @pytest.mark.row("L14")
 @pytest.mark.parametrize("value", [None, False])
-def test_a_capability_that_is_null_or_false_is_off(value: object) -> None:
+def test_null_or_false_capability_is_off(value: object) -> None:
     assert not is_declared({"tools": value}, "tools")
     assert not is_declared({"tools": {"listChanged": value}}, "tools.listChanged")
 
@@ -137,7 +137,7 @@ def test_malformed_capabilities_are_refused(theirs: dict[str, Any]) -> None:
 
 
 @pytest.mark.row("L24")
-def test_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
+def test_client_may_disable_a_feature_by_false_or_null() -> None:
     negotiated = negotiate_capabilities(OFFERED, {"sampling": False, "roots": None})
     assert not is_declared(negotiated.client, "sampling")
     assert not is_declared(negotiated.client, "roots")

@@ -264,7 +264,7 @@ def test_annotated_property_must_be_primitive(kind: object) -> None:
         find_mirrored_arguments(schema(a=marked(type=kind)))
 
 
-def test_an_annotated_property_without_a_type_is_refused() -> None:
+def test_annotated_property_without_type_is_refused() -> None:
     with pytest.raises(InvalidAnnotation, match="needs the type"):
         find_mirrored_arguments(schema(a={"enum": ["x"], "x-mcp-header": "A"}))
 
@@ -300,7 +300,7 @@ def test_deep_schema_is_walked() -> None:
     assert len(find_mirrored_arguments(deep)[0].path) == 3001
 
 
-def test_arguments_are_mirrored_where_the_schema_says() -> None:
+def test_annotated_arguments_become_headers() -> None:
     arguments = {"region": "Zürich", "count": 42, "options": {"dry": False}, "dry": True, "other": "x"}
     assert param_headers((REGION, COUNT, DRY), arguments) == {
         "Mcp-Param-Region": "=?base64?WsO8cmljaA==?=",

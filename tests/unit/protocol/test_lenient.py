@@ -105,7 +105,7 @@ def test_unknown_shape_raises_specification_error(kind: type[Struct], sent: Any)
         (t.LoggingMessageParams, {"role": "user"}),
     ],
 )
-def test_a_shape_with_members_of_a_wrong_type_is_refused(kind: type[Struct], sent: Any) -> None:
+def test_members_of_wrong_type_are_refused(kind: type[Struct], sent: Any) -> None:
     with pytest.raises(codec.DecodeError):
         lenient.read(kind, source(sent))
 
@@ -146,7 +146,7 @@ def test_task_may_be_nested() -> None:
         ({}, None),
     ],
 )
-def test_the_next_cursor_of_a_page_may_be_named_cursor(sent: dict[str, Any], cursor: str | None) -> None:
+def test_next_cursor_may_be_named_cursor(sent: dict[str, Any], cursor: str | None) -> None:
     page = lenient.read(t.ListToolsResult, source({"tools": [], **sent}))
     assert page.next_cursor == cursor
     assert b'"cursor"' not in codec.to_json(page)

@@ -45,13 +45,13 @@ EDGES = {
 
 
 @pytest.mark.row("F29", "AD001")
-def test_picture_covers_every_phase_and_signal() -> None:
+def test_diagram_covers_every_phase_and_signal() -> None:
     assert CELLS.keys() == {(phase, signal) for phase in Phase for signal in Signal}
 
 
 @pytest.mark.row("F29", "AD001")
 @pytest.mark.parametrize(("phase", "signal"), CELLS)
-def test_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
+def test_table_equals_the_diagram(phase: Phase, signal: Signal) -> None:
     expected = CELLS[phase, signal]
     assert LIFECYCLE[phase].get(signal) is expected
     assert allows(phase, signal) is (expected is not None)
@@ -104,12 +104,12 @@ def test_failed_phase_allows_no_messages() -> None:
         (Phase.CLOSED, ("closed", "disconnected")),
     ],
 )
-def test_every_phase_has_the_names_of_the_founding_documents(phase: Phase, names: tuple[str, str]) -> None:
+def test_every_phase_has_its_founding_names(phase: Phase, names: tuple[str, str]) -> None:
     assert FOUNDING[phase][:2] == names
 
 
 @pytest.mark.row("X05")
-def test_the_diagram_names_the_phases_between_its_start_and_its_end() -> None:
+def test_founding_diagram_names_match() -> None:
     assert {FOUNDING[phase].diagram for phase in Phase} == {
         "",
         "Initializing",

@@ -11,7 +11,7 @@ from trunkline.protocol.meta import progress_token
 
 @pytest.mark.row("L13")
 @pytest.mark.parametrize("token", [1, 0, -1, "", "token"])
-def test_a_progress_token_is_a_string_or_an_integer(token: int | str) -> None:
+def test_progress_token_is_a_string_or_an_integer(token: int | str) -> None:
     assert progress_token({"progressToken": token, "other": 1}) == token
 
 
@@ -23,7 +23,7 @@ def test_missing_token_means_no_progress(given: dict[str, Any] | None) -> None:
 
 @pytest.mark.row("L13")
 @pytest.mark.parametrize("token", [True, 1.5, [], {}])
-def test_a_token_of_another_type_counts_as_none(token: object) -> None:
+def test_token_of_another_type_is_ignored(token: object) -> None:
     assert progress_token({"progressToken": token}) is None
 
 

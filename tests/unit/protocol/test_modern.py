@@ -67,10 +67,10 @@ def test_first_of_several_faults_is_reported(stateless: ModernProtocol) -> None:
     assert why(stateless, call("no/such"), {**HEADERS, "mcp-method": "no/such"}) == -32601  # the method
 
 
-@pytest.mark.row("HTT-46")
+@pytest.mark.row("HTT-46", "HTT-47", "HTT-48")
 @pytest.mark.parametrize("name", ["mcp-protocol-version", "mcp-method", "mcp-name"])
 @pytest.mark.parametrize("value", [None, "other", ""])
-def test_47_48_missing_or_different_header_is_refused(stateless: ModernProtocol, name: str, value: str | None) -> None:
+def test_missing_or_different_header_is_refused(stateless: ModernProtocol, name: str, value: str | None) -> None:
     headers = {other: text for other, text in {**HEADERS, name: value}.items() if text is not None}
     assert why(stateless, call(), headers) == -32020
 

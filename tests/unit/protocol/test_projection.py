@@ -207,13 +207,13 @@ def test_window_rows_name_optional_members() -> None:
         assert set(row) <= optional, cls
 
 
-def test_a_window_covers_both_of_its_ends() -> None:
+def test_window_includes_both_ends() -> None:
     window = Window(WITH_AUDIO, WITH_TITLES)
 
     assert [window.covers(revision) for revision in Revision] == [False, True, True, False, False]
 
 
-def test_the_original_keeps_everything() -> None:
+def test_projection_does_not_change_the_original() -> None:
     result = t.ListToolsResult([t.Tool("a", {"type": "object"}, title="A")])
 
     assert project(result, OLDEST) == t.ListToolsResult([t.Tool("a", {"type": "object"})])
@@ -315,7 +315,7 @@ WRITTEN, SEEN, HEARD = t.TextContent("Look:"), t.ImageContent("eA==", "image/png
 USED = t.ToolUseContent("1", "look", {})
 
 
-def test_a_message_of_several_blocks_becomes_several_messages() -> None:
+def test_message_with_several_blocks_is_split() -> None:
     params = t.CreateMessageParams([t.SamplingMessage("user", [WRITTEN, SEEN, HEARD, USED], meta={"k": 1})], 9)
 
     assert project(params, WITH_TITLES).messages == [
@@ -328,7 +328,7 @@ def test_a_message_of_several_blocks_becomes_several_messages() -> None:
     assert project(params, WITH_ICONS) is params
 
 
-def test_a_message_of_one_block_stays_the_same_object() -> None:
+def test_message_with_one_block_is_same_object() -> None:
     params = t.CreateMessageParams([t.SamplingMessage("user", WRITTEN)], 9)
 
     assert project(params, OLDEST) is params

@@ -241,7 +241,7 @@ def test_no_stray_timeout_follows_a_handshake() -> None:
 
 
 @pytest.mark.row("L20")
-def test_a_client_knows_the_experimental_capabilities_of_both_sides() -> None:
+def test_client_has_experimental_capabilities_of_both_sides() -> None:
     session = client()
     assert session.negotiated is not None
     assert session.negotiated.experimental == {"b"}
@@ -306,7 +306,7 @@ def test_request_is_in_flight_until_answered() -> None:
 
 
 @pytest.mark.row("P17")
-def test_a_request_is_answered_once() -> None:
+def test_request_is_answered_once() -> None:
     session = server()
     call = started(session)
     assert session.reply(call, Empty()) is not None
@@ -356,7 +356,7 @@ def test_result_is_projected_unless_raw() -> None:
 
 @pytest.mark.row("L02", "F02", "F05", "F06", "F16")
 @pytest.mark.parametrize("phase", [Phase.NEW, Phase.CONNECTING, Phase.FAILED, Phase.CLOSED])
-def test_a_call_is_refused_in_the_wrong_phase(phase: Phase) -> None:
+def test_call_in_the_wrong_phase_is_refused(phase: Phase) -> None:
     session = Session(Side.SERVER, info=ME) if phase is Phase.NEW else server(until=phase)
     error = refused(session.receive(Request(1, "tools/list"), NOW))
     assert error.code == -32600
@@ -390,13 +390,13 @@ def test_unknown_method_is_not_found(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "capability"), [("prompts/list", "prompts"), ("resources/subscribe", "resources.subscribe")]
 )
-def test_a_method_without_its_capability_is_refused_by_name(method: str, capability: str) -> None:
+def test_method_without_its_capability_is_refused(method: str, capability: str) -> None:
     error = refused(server().receive(Request(1, method), NOW))
     assert error.code == -32601
     assert error.data == {"kind": "capability_not_supported", "capability": capability, "method": method}
 
 
-def test_a_method_of_a_later_revision_is_not_found() -> None:
+def test_method_of_a_later_revision_is_not_found() -> None:
     error = refused(server(Revision.V2025_06_18).receive(Request(1, "tasks/get"), NOW))
     assert error.data["kind"] == "method_not_found"
 
@@ -462,7 +462,7 @@ def test_cancellation_of_unknown_request_is_ignored(params: bytes) -> None:
 
 
 @pytest.mark.row("N16")
-def test_a_peer_cannot_cancel_a_request_of_ours() -> None:
+def test_peer_cannot_cancel_our_request() -> None:
     session = server()
     awaited, _ = session.call("roots/list", Empty(), NOW)
     params = codec.to_raw({"requestId": awaited.id})
@@ -759,7 +759,7 @@ def test_method_has_result_type() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING])
-def test_a_server_may_log_as_soon_as_initialize_is_answered(phase: Phase) -> None:
+def test_server_may_log_once_initialize_is_answered(phase: Phase) -> None:
     session = server(until=phase)
     params = LoggingMessageParams(level="info", data="hello")
     assert session.may_send("notifications/message")

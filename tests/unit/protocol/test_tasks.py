@@ -110,14 +110,14 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.row("J06")
-def test_picture_covers_every_state_and_signal() -> None:
+def test_diagram_covers_every_state_and_signal() -> None:
     assert CELLS.keys() == {(state, signal) for state in TaskState for signal in TaskSignal}
     assert TASKS.keys() == set(TaskState)
 
 
 @pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), CELLS)
-def test_the_table_equals_the_picture(state: TaskState, signal: TaskSignal) -> None:
+def test_table_equals_the_diagram(state: TaskState, signal: TaskSignal) -> None:
     expected = CELLS[state, signal]
     assert TASKS[state].get(signal) is expected
     assert allows(state, signal) is (expected is not None)

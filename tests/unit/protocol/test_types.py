@@ -224,7 +224,7 @@ def test_every_public_name_has_docstring() -> None:
     assert [cls for cls in STRUCTS if not cls.__dict__.get("__doc__")] == []
 
 
-def test_members_that_are_not_known_are_ignored() -> None:
+def test_unknown_members_are_ignored() -> None:
     assert msgspec.json.decode(b'{"name":"a","later":1}', type=t.GetPromptParams) == t.GetPromptParams("a")
 
 
@@ -291,7 +291,7 @@ def test_annotations_survive_a_round_trip() -> None:
 
 @pytest.mark.row("Y08")
 @pytest.mark.parametrize("priority", [b"1.1", b"-0.1"])
-def test_a_priority_is_between_nought_and_one(priority: bytes) -> None:
+def test_annotation_priority_is_between_0_and_1(priority: bytes) -> None:
     with pytest.raises(ValidationError, match="priority"):
         msgspec.json.decode(b'{"priority":' + priority + b"}", type=t.Annotations)
 
@@ -325,14 +325,14 @@ def test_null_structured_content_differs_from_missing() -> None:
     assert b'"structuredContent":null' in msgspec.json.encode(t.CallToolResult([], None))
 
 
-def test_a_call_without_arguments_has_empty_ones() -> None:
+def test_call_without_arguments_has_empty_arguments() -> None:
     params = msgspec.json.decode(b'{"name":"a"}', type=t.CallToolParams)
 
     assert params.arguments == Raw(b"{}")
     assert msgspec.json.encode(params) == b'{"name":"a"}'
 
 
-def test_arguments_stay_as_they_were_read() -> None:
+def test_arguments_stay_raw() -> None:
     params = msgspec.json.decode(b'{"name":"a","arguments":{"x": 1.0}}', type=t.CallToolParams)
 
     assert bytes(params.arguments) == b'{"x": 1.0}'
@@ -348,7 +348,7 @@ def test_additional_members_go_into_meta() -> None:
 
 
 @pytest.mark.row("Y07")
-def test_the_founding_types_have_their_fields() -> None:
+def test_founding_types_have_their_fields() -> None:
     members = {cls: {field.name for field in fields(cls)} for cls in STRUCTS}
 
     assert members[t.Resource] >= {"uri", "name", "description", "mime_type", "annotations"}
@@ -361,7 +361,7 @@ def test_the_founding_types_have_their_fields() -> None:
 # pagination
 
 
-def test_an_empty_cursor_is_a_cursor() -> None:
+def test_empty_cursor_is_a_cursor() -> None:
     assert msgspec.json.encode(t.ListToolsResult([], next_cursor="")) == b'{"tools":[],"nextCursor":""}'
 
 
@@ -416,20 +416,20 @@ def create_message(more: str) -> t.CreateMessageParams:
 @pytest.mark.row("S04")
 @pytest.mark.parametrize("name", ["costPriority", "speedPriority", "intelligencePriority"])
 @pytest.mark.parametrize("value", ["1.1", "-0.1"])
-def test_priorities_of_a_model_are_between_nought_and_one(name: str, value: str) -> None:
+def test_model_priorities_are_between_0_and_1(name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name):
         create_message(f'"maxTokens":1,"modelPreferences":{{"{name}":{value}}}')
 
 
 @pytest.mark.row("S05")
 @pytest.mark.parametrize("value", ["2.1", "-0.1"])
-def test_a_temperature_is_between_nought_and_two(value: str) -> None:
+def test_temperature_is_between_0_and_2(value: str) -> None:
     with pytest.raises(ValidationError, match="temperature"):
         create_message(f'"maxTokens":1,"temperature":{value}')
 
 
 @pytest.mark.row("S06")
-def test_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> None:
+def test_max_tokens_is_a_number_and_stop_sequences_are_ordered() -> None:
     with pytest.raises(ValidationError, match="maxTokens"):
         create_message('"maxTokens":"10"')
     assert create_message('"maxTokens":10,"stopSequences":["b","a"]').stop_sequences == ["b", "a"]
@@ -488,17 +488,17 @@ IMAGE = t.ImageContent("aGk=", "image/png")
         ([], ""),
     ],
 )
-def test_a_message_gives_the_text_of_its_text_blocks(content: Any, text: str) -> None:
+def test_message_text_joins_its_text_blocks(content: Any, text: str) -> None:
     assert t.SamplingMessage("user", content).text == text
     assert t.CreateMessageResult("assistant", content, "m").text == text
 
 
-def test_a_message_of_a_prompt_gives_its_text() -> None:
+def test_prompt_message_has_text() -> None:
     assert t.PromptMessage("user", t.TextContent("hello")).text == "hello"
     assert t.PromptMessage("user", IMAGE).text == ""
 
 
-def test_an_elicitation_without_a_mode_is_a_form() -> None:
+def test_elicitation_without_mode_is_a_form() -> None:
     form = t.ElicitParams("Who?", t.RequestedSchema({"name": t.StringSchema()}))
     encoded = msgspec.json.encode(form)
 

@@ -37,7 +37,7 @@ def test_all_scopes_are_needed(held: set[str] | None, enough: bool) -> None:
 
 
 @pytest.mark.parametrize("scope", ["a", "notes:write", "https://example.com/a.b", "!", "~", "#[]"])
-def test_a_scope_is_a_token_of_oauth(scope: str) -> None:
+def test_scope_is_an_oauth_scope_token(scope: str) -> None:
     assert is_scope(scope)
 
 

@@ -152,7 +152,7 @@ def test_renamed_struct_keeps_constraints() -> None:
         given(taking(Drawing), {"firstShape": {"side": 1}, "unknown": 1})
 
 
-def test_a_tagged_struct_with_limits_keeps_its_tag() -> None:
+def test_tagged_struct_with_constraints_keeps_its_tag() -> None:
     class Sized(Struct, tag="sized", kw_only=True):
         size: Annotated[int, at.Ge(1)] = 1
         name: str
@@ -322,7 +322,7 @@ def test_recursive_alias_is_decoded() -> None:
         given(entry, {"a": ["b"]})
 
 
-def test_an_alias_stands_for_its_type() -> None:
+def test_alias_is_equivalent_to_its_type() -> None:
     limited = typing_extensions.TypeAliasType("limited", Annotated[int, at.Ge(1)])
     pair = typing_extensions.TypeAliasType("pair", tuple[Item, Item], type_params=(Item,))
 
@@ -351,7 +351,7 @@ def _other_model() -> Any:
     return Point
 
 
-def test_two_classes_of_one_name_have_two_definitions() -> None:
+def test_classes_of_same_name_have_two_definitions() -> None:
     first, second = _other_point(), _other_point()
     kind = tuple[Point, first, second, _other_model(), first]
     described = schema_of_type(kind)
@@ -412,7 +412,7 @@ def test_callable_type_is_refused() -> None:
         taking(Callable[[int], str])
 
 
-def test_an_enum_of_values_without_json_is_refused() -> None:
+def test_enum_with_unencodable_values_is_refused() -> None:
     from enum import Enum
 
     class Odd(Enum):
@@ -423,7 +423,7 @@ def test_an_enum_of_values_without_json_is_refused() -> None:
     assert given(taking(Colour), "red") is Colour.RED
 
 
-def test_a_class_whose_annotations_cannot_be_resolved_is_refused() -> None:
+def test_class_with_unresolvable_annotations_is_refused() -> None:
     @dataclass
     class Lost:
         other: "Nowhere"  # noqa: F821

@@ -78,6 +78,6 @@ def test_non_list_is_bad_result(value: Any) -> None:
         complete(lambda: value)
 
 
-def test_a_function_of_three_parameters_is_no_completer() -> None:
+def test_completer_with_three_parameters_is_refused() -> None:
     with pytest.raises(RegistrationError, match="must take the text so far and maybe a dict of arguments"):
         completer(lambda a, b, c=1: [])

@@ -128,7 +128,7 @@ def test_peer_values_are_checked_if_cheap() -> None:
     assert PeerValidator({"items": {"type": "integer"}}, "a peer").can_check([1] * 100_000)
 
 
-def test_patterns_of_a_peer_are_matched_in_linear_time() -> None:
+def test_peer_patterns_are_matched_in_linear_time() -> None:
     validator = PeerValidator({"pattern": "^(a+)+$"}, "a peer")
     assert validator.accepts("a" * 100_000)
     assert not validator.accepts("a" * 100_000 + "b")
@@ -137,7 +137,7 @@ def test_patterns_of_a_peer_are_matched_in_linear_time() -> None:
             PeerValidator({"pattern": pattern}, "a peer")
 
 
-def test_formats_of_a_peer_are_not_checked() -> None:
+def test_peer_formats_are_not_checked() -> None:
     seven = {"$schema": "http://json-schema.org/draft-07/schema#", "format": "regex"}
     assert PeerValidator(seven, "a peer").accepts("(")
     assert not Validator(seven, "ours").accepts("(")

@@ -22,7 +22,7 @@ def test_cursor_round_trips(position: int, kind: str) -> None:
 
 @pytest.mark.row("Y02")
 @given(position=st.integers(0, 1000), index=st.integers(0, 21), character=st.sampled_from(ALPHABET))
-def test_a_cursor_with_one_character_changed_is_refused(position: int, index: int, character: str) -> None:
+def test_altered_cursor_is_refused(position: int, index: int, character: str) -> None:
     cursors = Cursors()
     cursor = cursors.seal("tool", position)
     changed = cursor[:index] + character + cursor[index + 1 :]
@@ -50,7 +50,7 @@ def test_cursor_hides_position() -> None:
         assert int.from_bytes(opened[0][index : index + 8], "big") != 1
 
 
-def test_shared_key_reads_cursors_of_others() -> None:
+def test_shared_key_reads_cursors_of_other_servers() -> None:
     one, other = Cursors(), Cursors(b"k" * 32)
     one.use_key(b"k" * 32)
     assert one.open("tool", other.seal("tool", 3)) == other.open("tool", one.seal("tool", 3)) == 3

@@ -76,7 +76,7 @@ def test_styles_are_equivalent(text: str) -> None:
 @pytest.mark.parametrize(
     "title", ["Args", "Arguments", "Parameters", "Params", "Keyword Arguments", "Other Parameters"]
 )
-def test_google_names_the_section_in_several_ways(title: str) -> None:
+def test_google_section_has_several_titles(title: str) -> None:
     assert parse(f"Finds.\n\n{title}:\n    path: Where.").arguments == {"path": "Where."}
 
 
@@ -108,7 +108,7 @@ def test_numpy_describes_several_arguments_at_once() -> None:
     assert parse(text).arguments == {"x": "A coordinate.", "y": "A coordinate.", "rest": "Others."}
 
 
-def test_sphinx_knows_several_words_for_an_argument() -> None:
+def test_sphinx_argument_has_several_field_names() -> None:
     text = "Finds.\n\n:arg a: A.\n:key dict[str, int] b: B.\n:parameter *c: C.\n:keyword d: D: or not."
 
     assert parse(text).arguments == {"a": "A.", "b": "B.", "c": "C.", "d": "D: or not."}
@@ -125,5 +125,5 @@ def test_arguments_without_description_are_omitted() -> None:
     assert parse("Finds.\n\nArgs:\n    path:\n").arguments == {}
 
 
-def test_a_word_alone_is_no_title() -> None:
+def test_single_word_is_no_section_title() -> None:
     assert parse("Returns\nthe first of them.").description == "Returns\nthe first of them."

@@ -57,7 +57,7 @@ async def test_yielded_values_are_content_in_order(function: Any, options: Any) 
     assert "structuredContent" not in result
 
 
-async def test_a_generator_that_yields_nothing_gives_no_content() -> None:
+async def test_empty_generator_has_no_content() -> None:
     def nothing() -> Iterator[ImageContent]:
         yield from ()
 
@@ -72,7 +72,7 @@ async def test_a_generator_that_yields_nothing_gives_no_content() -> None:
     assert result == {"content": [], "isError": False}
 
 
-async def test_a_generator_that_is_cancelled_cleans_up() -> None:
+async def test_cancelled_generator_cleans_up() -> None:
     began, closed = asyncio.Event(), asyncio.Event()
 
     async def endless() -> AsyncIterator[int]:

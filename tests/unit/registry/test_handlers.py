@@ -66,11 +66,11 @@ def test_hints_and_defaults_become_the_schema() -> None:
     assert call(add, a=1, b=1) == 2
 
 
-def test_a_function_without_parameters_takes_an_empty_object() -> None:
+def test_function_without_parameters_accepts_empty_object() -> None:
     assert schema(lambda: 1) == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_a_parameter_without_annotation_takes_anything() -> None:
+def test_unannotated_parameter_accepts_any_value() -> None:
     def show(value, other=None):
         return value, other
 
@@ -533,7 +533,7 @@ def run(handler: Handler, arguments: Any = None) -> Any:
     return make_runner(handler, lambda value, subject: (value, subject))(arguments, None, "subject")
 
 
-async def test_an_async_function_is_awaited() -> None:
+async def test_async_function_is_awaited() -> None:
     async def answer() -> int:
         return 42
 
@@ -558,7 +558,7 @@ async def test_sync_function_may_return_awaitable() -> None:
     assert await run(read_handler(ask, Context, thread=False)) == (42, "subject")
 
 
-async def test_a_handler_that_exits_does_not_end_the_server() -> None:
+async def test_sys_exit_in_a_handler_does_not_end_the_server() -> None:
     async def leave() -> None:
         raise SystemExit(3)
 
@@ -578,7 +578,7 @@ async def test_a_handler_that_exits_does_not_end_the_server() -> None:
         run(read_handler(leave_at_once, Context, thread=False))
 
 
-def test_a_parameter_is_required_without_a_default() -> None:
+def test_parameter_without_default_is_required() -> None:
     assert Parameter("a", int).required
     assert not Parameter("a", int, None).required
 

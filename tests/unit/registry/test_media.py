@@ -75,7 +75,7 @@ def test_media_become_content_blocks() -> None:
     )
 
 
-def test_a_file_of_bytes_needs_a_uri() -> None:
+def test_file_from_bytes_needs_a_uri() -> None:
     with pytest.raises(ValueError, match="needs a URI"):
         File(b"?")
 

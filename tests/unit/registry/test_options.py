@@ -134,7 +134,7 @@ def test_meta_has_any_members() -> None:
     assert of_tool(meta={"anything_at": {"all": 1}}).meta == {"anything_at": {"all": 1}}
 
 
-def test_hints_in_a_mapping_decide_how_a_task_recovers() -> None:
+def test_mapping_hints_set_task_recovery() -> None:
     server = Server("t")
     server.add_tool(act, task=True, annotations={"read_only_hint": True})
     entry = server.tools.get("act")

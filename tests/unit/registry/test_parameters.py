@@ -73,7 +73,7 @@ def test_default_factory_runs_per_call() -> None:
     assert "default" not in tool(take).definition.input_schema["properties"]["made"]
 
 
-def test_a_default_may_be_a_struct_a_path_or_unset() -> None:
+def test_default_may_be_a_struct_a_path_or_unset() -> None:
     def take(point: StructPoint = StructPoint(1), path: Path = Path("a"), more: int | UnsetType = UNSET) -> Any:  # noqa: B008
         return point, path, more
 

@@ -52,7 +52,7 @@ def review(language: str, style: str = "strict") -> str:
 
 
 @pytest.mark.row("M01")
-def test_the_parameters_of_a_function_are_the_arguments() -> None:
+def test_function_parameters_become_arguments() -> None:
     entry = prompt(review, title="Review", icons=[Icon("https://example.com/i.png")], meta={"a": 1})
 
     assert entry.key == "review"
@@ -111,7 +111,7 @@ def test_malformed_text_is_refused() -> None:
     assert caught.value.kind == "prompt_render_failed"
 
 
-def test_a_prompt_needs_a_name() -> None:
+def test_prompt_needs_a_name() -> None:
     with pytest.raises(RegistrationError, match="a prompt needs a name"):
         make_text_prompt("hi", SETTINGS)
 
@@ -127,7 +127,7 @@ def refusal(entry: PromptEntry, **arguments: str) -> dict[str, Any]:
 
 @pytest.mark.row("M03")
 @pytest.mark.parametrize("entry", [prompt(review, name="it"), text("{language} {style}", defaults={"style": "x"})])
-def test_a_missing_or_unknown_argument_is_named(entry: PromptEntry) -> None:
+def test_missing_or_unknown_argument_is_named(entry: PromptEntry) -> None:
     assert refusal(entry) == {"kind": "prompt_argument_missing", "argument": "language", "name": "it"}
     assert refusal(entry, language="a", colour="red") == {
         "kind": "invalid_prompt_arguments",
@@ -137,7 +137,7 @@ def test_a_missing_or_unknown_argument_is_named(entry: PromptEntry) -> None:
     assert get(entry, language="a")
 
 
-def test_arguments_are_read_in_the_type_that_the_function_declares() -> None:
+def test_arguments_are_decoded_to_declared_types() -> None:
     def repeat(times: int) -> str:
         return "a" * times
 
@@ -233,7 +233,7 @@ def test_result_description_defaults_to_prompt() -> None:
         GetPromptResult([PromptMessage("system", Text("hi"))]),
     ],
 )
-def test_the_role_system_is_refused(value: Any) -> None:
+def test_role_system_is_refused(value: Any) -> None:
     with pytest.raises(BadResult, match="prompt 'it': ") as caught:
         get(prompt(lambda: value, name="it"))
 
@@ -270,7 +270,7 @@ def test_function_may_take_context() -> None:
     assert get(entry) == [user("Context")]
 
 
-def test_a_text_above_the_limit_is_not_rendered() -> None:
+def test_text_above_the_limit_is_not_rendered() -> None:
     handler = read_handler(lambda: "abcd", Context, thread=False)
     assert get(make_prompt(handler, Settings(max_text=4), name="it")) == [user("abcd")]
 

@@ -110,7 +110,7 @@ def test_nested_dataclass_validators_run() -> None:
         given(taking(Holder), {"points": [{"x": 1}, {"x": 13}]})
 
 
-def test_a_generic_pydantic_dataclass_is_read_by_pydantic() -> None:
+def test_generic_pydantic_dataclass_is_decoded_by_pydantic() -> None:
     @pydantic.dataclasses.dataclass
     class Crate(Generic[Item]):
         item: Item
@@ -133,7 +133,7 @@ def test_root_model_is_its_root() -> None:
     assert not returning(Ages).output.wraps
 
 
-def test_models_that_share_a_model_share_its_definition() -> None:
+def test_shared_model_has_one_definition() -> None:
     class Line(pydantic.BaseModel):
         start: ModelPoint
 

@@ -66,7 +66,7 @@ def test_unknown_entry_cannot_be_changed() -> None:
 
 
 @pytest.mark.row("R21")
-def test_a_duplicate_is_refused_by_default() -> None:
+def test_duplicate_is_refused_by_default() -> None:
     registry = filled("a")
 
     with pytest.raises(DuplicateEntry, match="thing 'a' is already registered") as caught:
@@ -77,7 +77,7 @@ def test_a_duplicate_is_refused_by_default() -> None:
 
 
 @pytest.mark.row("R21")
-def test_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> None:
+def test_duplicate_replaces_in_place_if_configured() -> None:
     registry = filled("a", "b", on_duplicate="replace")
 
     registry.add(Thing("a", 2))
@@ -87,7 +87,7 @@ def test_a_duplicate_replaces_the_first_in_its_place_if_so_configured() -> None:
 
 
 @pytest.mark.row("R21")
-def test_a_duplicate_replaces_the_first_with_a_warning_if_so_configured() -> None:
+def test_duplicate_replaces_with_warning_if_configured() -> None:
     registry = filled("a", on_duplicate="warn")
 
     with pytest.warns(UserWarning, match="thing 'a' was registered before and is replaced") as warned:
@@ -97,7 +97,7 @@ def test_a_duplicate_replaces_the_first_with_a_warning_if_so_configured() -> Non
     assert warned[0].filename == __file__
 
 
-def test_an_entry_that_is_replaced_while_disabled_stays_disabled() -> None:
+def test_replaced_disabled_entry_stays_disabled() -> None:
     registry = filled("a", on_duplicate="replace")
     registry.disable("a")
 
@@ -179,12 +179,12 @@ def test_last_page_has_no_cursor(limit: int, pages: list[list[str]]) -> None:
     assert walk(filled("a", "b", "c", "d"), limit) == pages
 
 
-def test_an_empty_registry_has_one_empty_page() -> None:
+def test_empty_registry_has_one_empty_page() -> None:
     assert walk(filled(), 1) == [[]]
 
 
 @pytest.mark.row("Y05")
-def test_the_size_of_a_page_can_be_set() -> None:
+def test_page_size_is_configurable() -> None:
     registry = filled("a", "b", "c", page_size=2)
 
     assert [thing.key for thing in registry.page().entries] == ["a", "b"]
@@ -226,7 +226,7 @@ def test_readded_entry_has_new_number() -> None:
 
 
 @pytest.mark.row("Y02")
-def test_a_cursor_of_another_list_is_refused() -> None:
+def test_cursor_of_another_list_is_refused() -> None:
     cursors = Cursors()
     one: Registry[Thing] = Registry("one", cursors=cursors)
     other: Registry[Thing] = Registry("other", cursors=cursors)
@@ -265,7 +265,7 @@ def test_lookup_compares_few_keys() -> None:
 
 
 @pytest.mark.row("A13")
-def test_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() -> None:
+def test_ten_thousand_tools_can_be_changed_and_looked_up() -> None:
     registry = filled(*(f"tool{number}" for number in range(10_000)), on_duplicate="replace")
     registry.add(Thing("tool5000", 2))
     registry.remove("tool4999")

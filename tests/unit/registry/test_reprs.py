@@ -3,7 +3,7 @@
 from trunkline import File, Image, Server
 
 
-def test_registry_shows_its_kind_and_some_keys() -> None:
+def test_registry_repr_shows_kind_and_some_keys() -> None:
     server = Server("t")
     assert repr(server.tools) == "<Registry of kind 'tool': empty>"
     for number in range(12):
@@ -12,7 +12,7 @@ def test_registry_shows_its_kind_and_some_keys() -> None:
     assert repr(server.tools) == f"<Registry of kind 'tool': {first}, … (12 in all)>"
 
 
-def test_entries_show_their_keys() -> None:
+def test_entry_repr_shows_its_key() -> None:
     server = Server("t")
     server.add_tool(lambda: None, name="act")
     server.add_resource("doc://1", "text")
@@ -30,6 +30,6 @@ def test_entries_show_their_keys() -> None:
     assert repr(completer) == f"CompletionEntry({completer.key!r})"
 
 
-def test_media_shows_no_bytes() -> None:
+def test_media_repr_has_no_bytes() -> None:
     assert repr(Image(b"secret", "image/png")) == "<Image 'image/png', 6 bytes>"
     assert repr(File(b"secret", "text/plain", uri="file:///s")) == "<File 'text/plain', 6 bytes>"

@@ -51,7 +51,7 @@ def read_template(entry: TemplateEntry, uri: str) -> Any:
 @pytest.mark.parametrize(
     "uri", ["a:", "doc://readme", "urn:isbn:1", "file:///a/b%20c", "x+y.z-1://é", "a:" + "x" * 2046]
 )
-def test_an_absolute_uri_passes(uri: str) -> None:
+def test_absolute_uri_is_accepted(uri: str) -> None:
     assert check_uri(uri, SETTINGS) == uri
 
 
@@ -144,7 +144,7 @@ def test_function_with_required_argument_is_refused() -> None:
 
 
 @pytest.mark.row("Y06")
-def test_a_resource_with_a_malformed_mime_type_is_refused() -> None:
+def test_malformed_mime_type_is_refused() -> None:
     with pytest.raises(RegistrationError, match="'foo' is not a MIME type"):
         resource("doc://readme", "x", mime_type="foo")
 

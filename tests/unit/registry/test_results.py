@@ -128,7 +128,7 @@ def test_text_is_wrapped_in_structured_content(settings: Settings) -> None:
     assert result["structuredContent"] == {"result": 'a "b"'}
 
 
-def test_a_wrapped_schema_keeps_its_definitions_at_the_root() -> None:
+def test_wrapped_schema_has_definitions_at_the_root() -> None:
     output = tool_output(list[Point], "tool", DEFAULTS)
     point = {
         "title": "Point",
@@ -258,7 +258,7 @@ def test_structured_false_sends_text_only() -> None:
     assert "structuredContent" not in result
 
 
-def test_a_value_without_json_is_a_bad_result() -> None:
+def test_unencodable_value_is_bad_result() -> None:
     with pytest.raises(BadResult, match="object has no JSON"):
         converted(UNSET, object())
 
@@ -294,7 +294,7 @@ def kind_of(make: Any) -> str:
 
 
 @pytest.mark.row("Y10")
-def test_text_of_the_limit_passes_and_longer_text_does_not() -> None:
+def test_text_limit_is_inclusive() -> None:
     assert as_block("1234567890", SMALL) == Text("1234567890")
     assert as_block("12345678901", DEFAULTS) == Text("12345678901")
     for value in ("12345678901", Text("12345678901"), {"a": "1234567"}):
@@ -306,7 +306,7 @@ def test_text_of_the_limit_passes_and_longer_text_does_not() -> None:
 
 
 @pytest.mark.row("Y09")
-def test_binary_content_must_be_base64_and_within_its_limit() -> None:
+def test_binary_content_must_be_base64_within_the_limit() -> None:
     assert as_block(ImageContent("AAECAw==", "image/png"), SMALL)
     for data in ("not base64!", "AAE", "é", "AAE=\n"):
         assert kind_of(lambda data=data: as_block(ImageContent(data, "image/png"), SMALL)) == "invalid_encoding"
@@ -367,18 +367,18 @@ def test_invalid_mime_type_is_refused(mime_type: str) -> None:
         (ResourceContents("c://d", text="x"), "text/html", ResourceContents("c://d", text="x")),
     ],
 )
-def test_any_value_becomes_the_contents_of_a_resource(value: Any, mime_type: str | None, contents: Any) -> None:
+def test_any_value_becomes_resource_contents(value: Any, mime_type: str | None, contents: Any) -> None:
     assert resource_contents(value, "a://b", mime_type, DEFAULTS) == [contents]
 
 
-def test_a_resource_may_have_several_contents() -> None:
+def test_resource_may_have_several_contents() -> None:
     several = [ResourceContents("c://1", text="x"), ResourceContents("c://2", blob="AAEC")]
 
     assert resource_contents(several, "a://b", None, DEFAULTS) == several
     assert resource_contents(tuple(several), "a://b", None, DEFAULTS) == several
 
 
-def test_a_resource_whose_value_has_no_json_is_a_bad_result() -> None:
+def test_unencodable_resource_value_is_bad_result() -> None:
     assert kind_of(lambda: resource_contents(object(), "a://b", None, DEFAULTS)) == "invalid_content"
 
 

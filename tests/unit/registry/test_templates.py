@@ -148,7 +148,7 @@ RFC_EXAMPLES = [
 
 
 @pytest.mark.parametrize(("template", "uri"), RFC_EXAMPLES)
-def test_expansion_follows_the_examples_of_the_rfc(template, uri):
+def test_expansion_follows_rfc_examples(template, uri):
     assert expand(template, RFC_VALUES) == uri
 
 
@@ -163,7 +163,7 @@ def test_expansion_follows_the_examples_of_the_rfc(template, uri):
         ("{?a*}", {"k&": "v&"}, "?k&=v%26"),
     ],
 )
-def test_values_are_encoded_as_the_rfc_says(template, value, uri):
+def test_values_are_encoded_by_the_rfc(template, value, uri):
     assert UriTemplate(template).expand({"a": value}) == uri
 
 
@@ -171,7 +171,7 @@ def test_literals_are_encoded_only_where_a_uri_needs_it():
     assert UriTemplate("x://a b/é/%41/50%/'[]\"/{a}").expand({"a": "1"}) == "x://a%20b/%C3%A9/%41/50%25/'[]%22/1"
 
 
-def test_bytes_that_are_not_utf_8_come_back_where_surrogates_stand_for_them():
+def test_surrogate_escaped_bytes_round_trip():
     name = os.fsdecode(b"\xff%41/\xc3\xa9")
 
     for pattern, uri in (("x:{a}", "x:%FF%2541%2F%C3%A9"), ("x:{+a}", "x:%FF%2541/%C3%A9")):
@@ -183,7 +183,7 @@ def test_bytes_that_are_not_utf_8_come_back_where_surrogates_stand_for_them():
 
 @pytest.mark.row("Y11")
 @pytest.mark.parametrize("value", ["\ud800", 5, [5], b"bytes", {"key": None}])
-def test_a_value_that_no_uri_can_carry_fails_the_expansion(value):
+def test_unencodable_value_fails_expansion(value):
     with pytest.raises(TemplateError, match="cannot be expanded") as caught:
         UriTemplate("x://{a*}").expand({"a": value})
 
@@ -194,7 +194,7 @@ def test_a_value_that_no_uri_can_carry_fails_the_expansion(value):
 
 
 @pytest.mark.row("R08")
-def test_a_variable_in_the_middle_takes_one_segment():
+def test_inner_variable_matches_one_segment():
     template = UriTemplate("user://{username}/profile")
 
     assert template.match("user://alice/profile") == {"username": "alice"}
@@ -203,7 +203,7 @@ def test_a_variable_in_the_middle_takes_one_segment():
 
 
 @pytest.mark.row("R09")
-def test_a_final_simple_variable_spans_slashes_encoded_or_not():
+def test_final_simple_variable_matches_slashes():
     template = UriTemplate("file:///{path}")
     encoded = template.expand({"path": "app/config.json"})
 
@@ -213,25 +213,25 @@ def test_a_final_simple_variable_spans_slashes_encoded_or_not():
 
 @pytest.mark.row("R09")
 @pytest.mark.parametrize("rest", ["{?v}", "?raw", "{#v}", "#raw", "{?v}#raw"])
-def test_a_variable_is_final_when_only_a_query_or_a_fragment_follows(rest):
+def test_variable_before_query_or_fragment_is_final(rest):
     template = UriTemplate("file:///{path}" + rest)
 
     assert template.match(expand("file:///a/b" + rest, {"v": "1"}))["path"] == "a/b"
 
 
 @pytest.mark.row("A09")
-def test_a_literal_stands_for_itself_only():
+def test_literal_matches_only_itself():
     template = UriTemplate("a.b://{x}")
 
     assert template.match("aXb://1") is None
     assert template.match("a.b://1") == {"x": "1"}
 
 
-def test_variables_come_in_order_of_appearance():
+def test_variables_are_in_order_of_appearance():
     assert UriTemplate("x://{b,a}/{d}{?c*}").variables == ("b", "a", "d", "c")
 
 
-def test_a_template_shows_its_text():
+def test_template_repr_shows_its_text():
     assert repr(UriTemplate("x://{a}")) == "UriTemplate('x://{a}')"
 
 
@@ -305,7 +305,7 @@ def test_a_template_shows_its_text():
         ("x://{a}1", "x://%41", None),
     ],
 )
-def test_each_operator_is_matched_by_its_own_form(template, uri, values):
+def test_each_operator_matches_its_own_form(template, uri, values):
     assert UriTemplate(template).match(uri) == values
 
 
@@ -325,12 +325,12 @@ def test_each_operator_is_matched_by_its_own_form(template, uri, values):
         "x://%ff",
     ],
 )
-def test_what_is_no_uri_matches_nothing(uri):
+def test_invalid_uri_matches_nothing(uri):
     assert UriTemplate("x://{a}").match(uri) is None
     assert UriTemplate("x:{+a}").match(uri) is None
 
 
-def test_a_uri_is_decoded_once():
+def test_uri_is_decoded_once():
     assert UriTemplate("x://{a}").match("x://%252e%252E%2f") == {"a": "%2e%2E/"}
 
 
@@ -360,7 +360,7 @@ def test_a_uri_is_decoded_once():
         ("x://\ud800", "it holds a lone surrogate"),
     ],
 )
-def test_a_malformed_template_is_refused_with_a_reason(template, why):
+def test_malformed_template_is_refused_with_reason(template, why):
     with pytest.raises(TemplateError, match=re.escape(why)) as caught:
         UriTemplate(template)
 
@@ -411,7 +411,7 @@ def test_a_malformed_template_is_refused_with_a_reason(template, why):
         ("x:{?a*,b*}", "the items of '{?a*,b*}' cannot be told apart, as nothing shows where those of '*' end"),
     ],
 )
-def test_an_ambiguous_template_is_refused_and_the_two_parts_are_named(template, why):
+def test_ambiguous_template_error_names_both_parts(template, why):
     with pytest.raises(TemplateError, match=re.escape(why)):
         UriTemplate(template)
 
@@ -439,7 +439,7 @@ def test_an_ambiguous_template_is_refused_and_the_two_parts_are_named(template, 
         ("x:{?a*}", {"a": {"%41": "1"}}),
     ],
 )
-def test_values_outside_the_domain_do_not_come_back(template, values):
+def test_values_outside_the_domain_do_not_round_trip(template, values):
     parsed = UriTemplate(template)
 
     assert not parsed.covers(values)
@@ -466,13 +466,13 @@ def test_values_outside_the_domain_do_not_come_back(template, values):
         "file:///srv/a%00.txt",
     ],
 )
-def test_a_path_that_leaves_its_folder_escapes(uri):
+def test_path_outside_its_folder_escapes(uri):
     assert escapes(UriTemplate("file:///srv/{path}").match(uri))
 
 
 @pytest.mark.row("R09")
 @pytest.mark.parametrize("path", ["", "a", "a/b.txt", "..a", "a..", "a/.../b", ".", "%252e%252e/a", "ab:c", "a//b"])
-def test_a_path_that_stays_in_its_folder_does_not_escape(path):
+def test_path_inside_its_folder_does_not_escape(path):
     assert not escapes(UriTemplate("file:///srv/{path}").match("file:///srv/" + path))
 
 
@@ -488,7 +488,7 @@ def test_a_path_that_stays_in_its_folder_does_not_escape(path):
         ({"../k": "v"}, True),
     ],
 )
-def test_lists_and_dicts_are_judged_member_by_member(value, escaping):
+def test_lists_and_dicts_are_checked_by_member(value, escaping):
     assert escapes({"a": value}) is escaping
 
 
@@ -517,7 +517,7 @@ LONG_URIS = [  # a template, and a URI made of a part that repeats, and of an en
 
 
 @pytest.mark.parametrize(("template", "unit", "end"), LONG_URIS)
-def test_a_long_uri_is_matched_without_stepping_back(template, unit, end):
+def test_long_uri_is_matched_without_backtracking(template, unit, end):
     begun = time.process_time()
     UriTemplate(template).match("x:" + unit * 100_000 + end)
 
@@ -526,7 +526,7 @@ def test_a_long_uri_is_matched_without_stepping_back(template, unit, end):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("template", "unit", "end"), LONG_URIS)
-def test_matching_takes_time_linear_in_the_uri(template, unit, end):
+def test_matching_time_is_linear_in_the_uri(template, unit, end):
     match = UriTemplate(template).match
 
     def cost(size: int) -> float:
@@ -544,7 +544,7 @@ def test_matching_takes_time_linear_in_the_uri(template, unit, end):
     assert cost(1_000_000) < 40 * (cost(100_000) + 0.001)
 
 
-def test_distinct_keys_take_time_linear_in_the_uri():
+def test_distinct_keys_time_is_linear_in_the_uri():
     uri = "x:?" + "&".join(f"k{number}=" for number in range(100_000))
     begun = time.process_time()
 
@@ -552,7 +552,7 @@ def test_distinct_keys_take_time_linear_in_the_uri():
     assert time.process_time() - begun < 30  # quadratic would be minutes
 
 
-def test_the_pattern_has_no_quantifier_that_could_step_back():
+def test_pattern_has_no_backtracking_quantifier():
     pattern = UriTemplate("x:{a}{/b*}{;c}{?d*,e}{#f}")._fullmatch.__self__.pattern
 
     assert re.fullmatch(r"x:(\((\?P<a>)?\[(\\.|[^\\\]])+\]\*\+\)){5}", pattern)

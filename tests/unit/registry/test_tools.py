@@ -128,7 +128,7 @@ def test_invalid_names_are_refused(name: str) -> None:
         tool(search, name=name)
 
 
-def test_a_lambda_needs_a_name() -> None:
+def test_lambda_needs_a_name() -> None:
     with pytest.raises(RegistrationError, match="tool name '<lambda>' must be"):
         tool(lambda: 1)
 

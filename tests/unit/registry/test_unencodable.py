@@ -62,6 +62,6 @@ def test_first_unencodable_part_is_named(value: Any, why: str) -> None:
     assert str(raised.value).startswith(why)
 
 
-def test_a_value_with_json_is_encoded() -> None:
+def test_encodable_value_has_no_fault() -> None:
     assert to_json({"a": Box(1)}) == b'{"a":{"content":1}}'
     assert explain_missing_await(5) is None

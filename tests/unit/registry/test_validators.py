@@ -82,7 +82,7 @@ def test_only_needed_definitions_are_included() -> None:
 
 
 @pytest.mark.parametrize("kind", [complex, list[complex], dict[str, complex] | None, Annotated[complex, "where"]])
-def test_a_type_without_json_has_no_schema(kind: Any) -> None:
+def test_type_without_json_has_no_schema(kind: Any) -> None:
     with pytest.raises(TypeError, match="complex is not supported, since it has no JSON form"):
         schema_of_type(kind)
 
@@ -134,7 +134,7 @@ def test_at_most_twenty_faults_are_listed() -> None:
     assert len(validator.faults(["a"] * 50)) == 20
 
 
-def test_a_schema_that_refuses_everything_names_no_rule() -> None:
+def test_fault_of_a_not_schema_has_the_root_path() -> None:
     (fault,) = Validator({"not": {}}, "nothing").faults(1)
 
     assert isinstance(fault, Fault)
@@ -186,7 +186,7 @@ def test_invalid_schema_is_refused_with_reason(schema: Any) -> None:
     "where", ["https://example.com/a.json", "http://127.0.0.1:9/a.json", "file:///etc/hosts", "b.json"]
 )
 @pytest.mark.parametrize("draft", ["draft-04/schema#", "draft-06/schema#", "draft-07/schema#", None])
-def test_a_reference_to_another_document_is_never_followed(where: str, draft: str | None) -> None:
+def test_external_reference_is_never_followed(where: str, draft: str | None) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": where}}}
     if draft is not None:
         schema["$schema"] = f"http://json-schema.org/{draft}"
@@ -194,7 +194,7 @@ def test_a_reference_to_another_document_is_never_followed(where: str, draft: st
         Validator(schema, "it")
 
 
-def test_a_reference_within_the_schema_is_followed() -> None:
+def test_internal_reference_is_followed() -> None:
     validator = Validator({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}}, "it")
 
     assert validator.accepts([1])

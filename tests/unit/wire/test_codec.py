@@ -78,7 +78,7 @@ def test_strict_decoding_reports_other_faults_as_plain_decoding_does() -> None:
 
 @pytest.mark.row("P01")
 @pytest.mark.parametrize("ident", [1, "init-1", 0, "", -7, 2**70])
-def test_the_id_of_a_request_is_kept_as_it_is(ident: int | str) -> None:
+def test_request_id_is_unchanged(ident: int | str) -> None:
     request = decode(codec.encode_request(ident, "ping"))
     assert request == Request(ident, "ping")
     assert type(request.id) is type(ident)
@@ -100,12 +100,12 @@ def test_surrounding_whitespace_is_ignored() -> None:
 
 
 @pytest.mark.row("P04")
-def test_a_message_with_a_method_and_no_id_is_a_notification() -> None:
+def test_message_without_id_is_a_notification() -> None:
     assert decode(b'{"jsonrpc":"2.0","method":"a"}') == Notification("a")
 
 
 @pytest.mark.row("P02")
-def test_a_result_is_a_response() -> None:
+def test_result_is_a_response() -> None:
     response = decode(b'{"jsonrpc":"2.0","id":"x","result":{"a":1}}')
     assert isinstance(response, Response)
     assert (response.id, bytes(response.result)) == ("x", b'{"a":1}')
@@ -116,14 +116,14 @@ def test_a_result_is_a_response() -> None:
     ("json", "data"),
     [(b"", UNSET), (b',"data":"text"', "text"), (b',"data":{"a":[1]}', {"a": [1]}), (b',"data":null', None)],
 )
-def test_an_error_response_has_code_message_and_any_data(json: bytes, data: object) -> None:
+def test_error_response_has_code_message_and_any_data(json: bytes, data: object) -> None:
     frame = b'{"jsonrpc":"2.0","id":1,"error":{"code":-5,"message":"no"%b}}' % json
     assert decode(frame) == ErrorResponse(1, ErrorObject(-5, "no", data))
 
 
 @pytest.mark.row("P03")
 @pytest.mark.parametrize(("json", "ident"), [(b'"id":null,', None), (b"", UNSET)])
-def test_an_error_response_may_name_no_request(json: bytes, ident: object) -> None:
+def test_error_response_may_have_no_id(json: bytes, ident: object) -> None:
     frame = b'{"jsonrpc":"2.0",%b"error":{"code":-5,"message":"no"}}' % json
     assert decode(frame) == ErrorResponse(ident, ErrorObject(-5, "no"))  # type: ignore[arg-type]
 
@@ -200,14 +200,14 @@ def test_jsonrpc_must_be_2_0(version: bytes, rest: bytes, ident: Any, is_reply: 
 
 
 @pytest.mark.row("P09")
-def test_a_message_without_method_or_outcome_lacks_a_method() -> None:
+def test_message_without_method_or_outcome_lacks_a_method() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1}')
     assert fault == Malformed(INVALID_REQUEST, "Missing 'method' field", 1, lacks_method=True)
 
 
 @pytest.mark.row("P09")
 @pytest.mark.parametrize("method", [b"5", b"null", b"{}", b'["a"]'])
-def test_a_method_must_be_a_string(method: bytes) -> None:
+def test_method_must_be_a_string(method: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":%b}' % method)
     assert fault == Malformed(INVALID_REQUEST, "'method' must be a string", 1)
 
@@ -232,14 +232,14 @@ def test_notification_with_invalid_params_gets_no_response(params: bytes) -> Non
 
 
 @pytest.mark.row("P11")
-def test_the_id_of_a_request_must_not_be_null() -> None:
+def test_request_id_must_not_be_null() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":null,"method":"a"}')
     assert (fault.code, fault.id, fault.is_reply) == (INVALID_REQUEST, None, False)
 
 
 @pytest.mark.row("P11")
 @pytest.mark.parametrize("ident", [b"1.5", b"1.0", b"true", b"[]", b"{}"])
-def test_an_id_must_be_a_string_or_an_integer(ident: bytes) -> None:
+def test_id_must_be_a_string_or_an_integer(ident: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % ident)
     assert fault == Malformed(INVALID_REQUEST, "an id must be a string or an integer")
 
@@ -262,7 +262,7 @@ def test_ambiguous_response_gets_no_response(frame: bytes) -> None:
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("frame", [b'{"jsonrpc":"2.0","result":{}}', b'{"jsonrpc":"2.0","id":null,"result":{}}'])
-def test_a_result_must_name_its_request(frame: bytes) -> None:
+def test_result_must_have_an_id(frame: bytes) -> None:
     assert malformed(frame).is_reply
 
 
@@ -342,7 +342,7 @@ def test_float_id_of_response_matches_integer() -> None:
 
 
 @pytest.mark.row("W14")
-def test_a_bad_frame_is_an_invalid_request() -> None:
+def test_bad_frame_is_an_invalid_request() -> None:
     assert decode(BadFrame("no length")) == Malformed(INVALID_REQUEST, "no length")
 
 
@@ -363,7 +363,7 @@ def test_array_is_batch() -> None:
 
 @pytest.mark.row("P06")
 @pytest.mark.parametrize("frame", [b"[]", b" [ ] "])
-def test_an_empty_batch_is_an_invalid_request(frame: bytes) -> None:
+def test_empty_batch_is_an_invalid_request(frame: bytes) -> None:
     assert malformed(frame) == Malformed(INVALID_REQUEST, "a batch must not be empty")
 
 
@@ -418,13 +418,13 @@ class Point(Struct):
     x: int
 
 
-def test_a_decoder_reads_json_into_its_type() -> None:
+def test_decoder_reads_json_into_its_type() -> None:
     read = codec.decoder(Point)
     assert read(b'{"x":1}') == Point(1)
     assert read(codec.to_raw(Point(2))) == Point(2)
 
 
-def test_a_decoder_raises_for_json_that_does_not_fit() -> None:
+def test_decoder_raises_for_mismatched_json() -> None:
     with pytest.raises(codec.DecodeError, match="x"):
         codec.decoder(Point)(b'{"x":"1"}')
 
@@ -441,7 +441,7 @@ def test_a_decoder_raises_for_json_that_does_not_fit() -> None:
         (b'{"a":-%b}' % (b"9" * 5000), "an integer of 5000 digits is out of range - at `$.a`"),
     ],
 )
-def test_the_reason_names_a_number_out_of_range(source: bytes, reason: str) -> None:
+def test_error_names_the_number_out_of_range(source: bytes, reason: str) -> None:
     with pytest.raises(codec.DecodeError) as caught:
         codec.decoder(object)(source)
 

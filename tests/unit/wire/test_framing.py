@@ -49,7 +49,7 @@ def test_partial_line_is_buffered() -> None:
 
 
 @pytest.mark.row("W11")
-def test_a_line_may_arrive_byte_by_byte() -> None:
+def test_line_may_arrive_byte_by_byte() -> None:
     assert fed(LineFramer(LIMIT), *(b"%c" % byte for byte in b'{"a":1}\n{}\n')) == [b'{"a":1}', b"{}"]
 
 
@@ -64,14 +64,14 @@ def test_blank_lines_are_skipped() -> None:
 
 
 @pytest.mark.row("W16")
-def test_a_line_of_the_limit_is_accepted_and_one_byte_more_is_not() -> None:
+def test_line_limit_is_inclusive() -> None:
     framer = LineFramer(LIMIT)
     assert framer.feed(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
     assert framer.feed(b"x" * (LIMIT + 1) + b"\n") == [too_large(b"x" * (LIMIT + 1))]
 
 
 @pytest.mark.row("W16")
-def test_the_carriage_return_before_the_end_of_a_line_does_not_count() -> None:
+def test_carriage_return_does_not_count_against_the_limit() -> None:
     whole, cut = LineFramer(LIMIT), LineFramer(LIMIT)
     line = b"x" * LIMIT
     assert whole.feed(line + b"\r\n") == [line]
@@ -81,7 +81,7 @@ def test_the_carriage_return_before_the_end_of_a_line_does_not_count() -> None:
 
 
 @pytest.mark.row("W16")
-def test_the_default_limit_of_16_mib_is_kept_exactly() -> None:
+def test_default_limit_is_exactly_16_mib() -> None:
     limit = 16 * 1024 * 1024
     framer = LineFramer(limit)
     assert [len(frame) for frame in framer.feed(b"x" * limit + b"\n") if isinstance(frame, bytes)] == [16_777_216]
@@ -130,7 +130,7 @@ def test_wrap_appends_newline() -> None:
 
 
 @pytest.mark.row("A01", "W10")
-def test_a_frame_follows_a_header_with_its_length() -> None:
+def test_frame_follows_a_header_with_its_length() -> None:
     assert LengthFramer(LIMIT).feed(b'Content-Length: 7\r\n\r\n{"a":1}') == [b'{"a":1}']
 
 
@@ -148,21 +148,21 @@ def test_partial_frame_is_buffered() -> None:
 
 
 @pytest.mark.row("W11")
-def test_a_frame_may_arrive_byte_by_byte() -> None:
+def test_frame_may_arrive_byte_by_byte() -> None:
     stream = headed(b'{"a":1}') + headed(b"{}")
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == [b'{"a":1}', b"{}"]
 
 
 @pytest.mark.row("W15")
 @pytest.mark.parametrize("text", ["é", "日本", "😀"])
-def test_the_length_counts_bytes_and_not_characters(text: str) -> None:
+def test_length_counts_bytes_not_characters(text: str) -> None:
     stream = headed(text.encode()) + headed(b"next")
     assert fed(LengthFramer(LIMIT), *(b"%c" % byte for byte in stream)) == [text.encode(), b"next"]
 
 
 @pytest.mark.row("W14")
 @pytest.mark.parametrize("name", [b"Content-Length", b"content-length", b"CONTENT-LENGTH", b" Content-Length "])
-def test_the_case_of_a_header_does_not_matter(name: bytes) -> None:
+def test_header_names_ignore_case(name: bytes) -> None:
     assert LengthFramer(LIMIT).feed(name + b":2\r\n\r\n{}") == [b"{}"]
 
 
@@ -174,7 +174,7 @@ def test_other_headers_are_ignored() -> None:
 
 
 @pytest.mark.row("W14")
-def test_lines_of_a_header_may_end_without_carriage_return() -> None:
+def test_header_lines_may_end_without_carriage_return() -> None:
     assert LengthFramer(LIMIT).feed(b"Content-Length: 2\n\n{}" + headed(b"next")) == [b"{}", b"next"]
 
 
@@ -182,13 +182,13 @@ def test_whitespace_between_frames_is_skipped() -> None:
     assert LengthFramer(LIMIT).feed(b"\r\n" + headed(b"{}") + b" \t\r\n\n" + headed(b"{}")) == [b"{}", b"{}"]
 
 
-def test_an_empty_frame_is_a_frame() -> None:
+def test_empty_frame_is_a_frame() -> None:
     assert LengthFramer(LIMIT).feed(headed(b"") + headed(b"{}")) == [b"", b"{}"]
 
 
 @pytest.mark.row("W14")
 @pytest.mark.parametrize("length", [b"-5", b"five", b"", b"0x10", b"1.5", b"+5", b"9" * 19, b"\xff"])
-def test_a_bad_length_is_a_fault_and_the_next_frame_is_found(length: bytes) -> None:
+def test_frame_after_a_bad_length_is_found(length: bytes) -> None:
     fault, *rest = LengthFramer(LIMIT).feed(b"Content-Length: %b\r\n\r\n{}" % length + headed(b"next"))
     assert isinstance(fault, BadFrame)
     assert fault.why.startswith("Content-Length must be a whole number of bytes")
@@ -196,7 +196,7 @@ def test_a_bad_length_is_a_fault_and_the_next_frame_is_found(length: bytes) -> N
 
 
 @pytest.mark.row("W14")
-def test_a_header_block_without_a_length_is_a_fault_and_the_next_frame_is_found() -> None:
+def test_frame_after_a_header_without_length_is_found() -> None:
     stream = b"Content-Type: text\r\n\r\n{}" + headed(b"next")
     expected = [BadFrame("the header block has no Content-Length"), b"next"]
     assert LengthFramer(LIMIT).feed(stream) == expected
@@ -221,14 +221,14 @@ def test_header_limit_is_independent_of_reads(size: int, accepted: bool) -> None
 
 
 @pytest.mark.row("W14", "W16")
-def test_a_huge_frame_is_dropped_as_it_arrives() -> None:
+def test_oversized_frame_is_dropped_as_it_arrives() -> None:
     framer = LengthFramer(LIMIT)
     assert fed(framer, b"Content-Length: 101\r\n\r\n", b"x" * 60) == []
     assert framer.feed(b"x" * 41 + headed(b"next")) == [too_large(b"x" * 101), b"next"]
 
 
 @pytest.mark.row("W16")
-def test_a_frame_of_the_limit_is_accepted() -> None:
+def test_frame_at_the_limit_is_accepted() -> None:
     assert LengthFramer(LIMIT).feed(headed(b"x" * LIMIT)) == [b"x" * LIMIT]
 
 
@@ -242,13 +242,13 @@ def test_wrap_prepends_content_length() -> None:
 
 @pytest.mark.row("X24")
 @pytest.mark.parametrize("start", [b"Content-Length: 2\r\n\r\n{}", b"content-type: x", b"\r\n CONTENT-LENGTH"])
-def test_a_connection_that_begins_with_a_header_is_framed_by_lengths(start: bytes) -> None:
+def test_initial_header_selects_length_framing(start: bytes) -> None:
     assert isinstance(detect(start, LIMIT), LengthFramer)
 
 
 @pytest.mark.row("X24")
 @pytest.mark.parametrize("start", [b"{", b"\n [", b'{"jsonrpc"'])
-def test_a_connection_that_begins_with_a_message_is_framed_by_lines(start: bytes) -> None:
+def test_initial_message_selects_line_framing(start: bytes) -> None:
     assert isinstance(detect(start, LIMIT), LineFramer)
 
 

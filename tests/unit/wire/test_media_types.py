@@ -79,12 +79,12 @@ def test_most_specific_range_decides(value: str, json: bool, events: bool) -> No
         ("", False),
     ],
 )
-def test_a_body_is_json_by_its_type_in_any_case_and_in_utf_8_only(value: str, expected: bool) -> None:
+def test_json_content_type_ignores_case_and_needs_utf_8(value: str, expected: bool) -> None:
     for _ in range(2):
         assert is_utf8_json(value.encode()) is expected
 
 
-def test_the_essence_of_a_content_type_has_no_parameters() -> None:
+def test_content_type_essence_has_no_parameters() -> None:
     assert essence(" Text/Event-Stream ; charset=utf-8") == "text/event-stream"
     assert essence("") == ""
 

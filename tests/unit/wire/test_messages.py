@@ -21,7 +21,7 @@ def test_every_message_has_jsonrpc_2_0() -> None:
     assert all(encode(message).startswith(b'{"jsonrpc":"2.0"') for message in messages)
 
 
-def test_a_request_without_params_has_no_member_for_them() -> None:
+def test_request_without_params_omits_the_member() -> None:
     assert encode(Request(1, "a")) == b'{"jsonrpc":"2.0","id":1,"method":"a"}'
 
 
@@ -38,11 +38,11 @@ def test_error_without_id_omits_it_or_has_null() -> None:
 
 @pytest.mark.row("P26")
 @pytest.mark.parametrize("data", ["Tool 'unknown' not found", 5, ["a"], {"a": None}, None, False])
-def test_the_data_of_an_error_may_be_any_json(data: object) -> None:
+def test_error_data_may_be_any_json(data: object) -> None:
     assert encode(ErrorResponse(1, ErrorObject(-1, "no", data))).count(b'"data":') == 1
 
 
-def test_an_encoded_message_is_sent_as_the_bytes_it_is() -> None:
+def test_encoded_message_is_sent_unchanged() -> None:
     assert encode(Encoded(b"made before")) == b"made before"
 
 

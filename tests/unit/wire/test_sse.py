@@ -67,7 +67,7 @@ def test_byte_order_mark_is_skipped() -> None:
 
 @pytest.mark.row("W17")
 @pytest.mark.parametrize("size", [1, 3, 5000])
-def test_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: int) -> None:
+def test_event_after_an_oversized_one_is_read(size: int) -> None:
     data = b"first" + b"a" * 3000 + b"last"
     stream = b"data: " + data + b"\n\n" + b"data: ok\n\n"
     decoder = SseDecoder(1024)
@@ -76,7 +76,7 @@ def test_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: int) 
 
 
 @pytest.mark.row("W17")
-def test_an_event_at_the_limit_is_read() -> None:
+def test_event_at_the_limit_is_read() -> None:
     assert events(b"data: " + b"a" * 1000 + b"\n\n") == [SseEvent(b"a" * 1000)]
     assert events(b"data: " + b"a" * 1001 + b"\n\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
     assert events(b"data: a\n" * 501 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]

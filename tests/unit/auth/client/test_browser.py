@@ -36,7 +36,8 @@ def recorder(folder: Path, *, status: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("url", HOSTILE)
-async def test_sec06_non_web_url_is_not_opened(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("SEC-06")
+async def test_non_web_url_is_not_opened(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER", str(recorder(tmp_path)))
     with pytest.raises(AuthorizationFailed) as raised:
         await open_page(url)
@@ -45,12 +46,14 @@ async def test_sec06_non_web_url_is_not_opened(url: str, tmp_path: Path, monkeyp
     assert not (tmp_path / "argv").exists()
 
 
-def test_sec06_https_and_local_pages_may_open() -> None:
+@pytest.mark.row("SEC-06")
+def test_https_and_local_pages_may_open() -> None:
     for url in ("https://a.example/?x=1", "https://10.0.0.1/", "http://127.0.0.1:9/", "http://localhost/", SHELLISH):
         assert check_login_url(url) == url
 
 
-async def test_sec06_url_is_one_argument_without_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.row("SEC-06")
+async def test_url_is_one_argument_without_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BROWSER", str(recorder(tmp_path)))
     before = set(tmp_path.iterdir())
@@ -70,7 +73,8 @@ def test_environment_names_browser_and_arguments() -> None:
 @pytest.mark.parametrize(
     "more", ["; id", "&& id", "| id", "$(id)", "`id`", "> x", "'%s'", '"%s"', "*", "\n id", "${A}", "#"]
 )
-def test_sec06_shell_command_is_no_browser(more: str, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.row("SEC-06")
+def test_shell_command_is_no_browser(more: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert browser_command("https://a.example/", f"{sys.executable} {more}", "linux") is None
 

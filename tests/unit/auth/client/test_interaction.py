@@ -364,7 +364,8 @@ async def test_redirected_has_the_user_timeout() -> None:
             await waiting.visit(PAGE)
 
 
-async def test_sec06_non_web_url_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.row("SEC-06")
+async def test_non_web_url_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     async def function(url: str) -> str:
         raise AssertionError
 

@@ -59,7 +59,7 @@ def test_issuer_audience_and_expiry_are_required(name: str) -> None:
     ],
     ids=str,
 )
-def test_token_for_others_or_other_times_is_refused(changed: dict[str, Any]) -> None:
+def test_token_of_other_audience_or_time_is_refused(changed: dict[str, Any]) -> None:
     assert refused({**GOOD, **changed}).kind == "invalid_token"
 
 

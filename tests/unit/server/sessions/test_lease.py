@@ -182,7 +182,7 @@ async def test_departed_process_loses_its_sessions_at_once(first: ServerRun, sec
 
 
 @pytest.mark.row("D08")
-async def test_one_of_many_processes_takes_a_session_over(processes: Processes, first: ServerRun) -> None:
+async def test_one_of_many_processes_takes_over_a_session(processes: Processes, first: ServerRun) -> None:
     others = [await processes.start() for _ in range(3)]
     session = await first.host.session()
     await silence(first)
