@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, cast
 
@@ -17,8 +18,9 @@ from msgspec.structs import replace
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, MirrorLookup, Oversized, Receiver
+from trunkline.transports.http.client.call_permits import CallPermits
 from trunkline.transports.http.client.credentials import OnAuthorizing
-from trunkline.transports.http.client.http_backend import HttpBackend
+from trunkline.transports.http.client.http_backend import Cancel, HttpBackend, Reply, RequestNotSent
 from trunkline.transports.http.client.http_peer import HttpPeer
 from trunkline.transports.http.client.http_sse import HttpSse, NoStream
 from trunkline.transports.http.client.modern import ModernHttp
@@ -58,9 +60,9 @@ class HttpClientChannel:
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self._outbox = Outbox()
-        self._call_permits = asyncio.Semaphore(settings.max_calls)
+        self._call_permits = CallPermits(settings.max_calls)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._calls: dict[RequestId, asyncio.Task[None]] = {}
+        self._calls: dict[RequestId, asyncio.Task[None] | _DirectCall] = {}
         self._unposted: dict[RequestId, None] = {}  # requests that were not sent yet
         self._unsent_size = 0  # bytes
         self._posts_in_flight = 0  # POSTs that the server has not accepted yet
@@ -123,11 +125,64 @@ class HttpClientChannel:
 
     def _post(self, ready: list[PendingPost]) -> None:
         for pending in ready:
+            if self._post_directly(pending):
+                continue
             task = self._spawn(self._post_in_turn(pending))
             if pending.request_id is not None:
                 self._calls[pending.request_id] = task
             if pending.request_id is None or pending.method in _UNLIMITED_METHODS:
                 self._mark_started(pending)
+
+    def _post_directly(self, pending: PendingPost) -> bool:
+        """Post a request without a task; return False if it has to wait for a permit, credentials or a connection."""
+        if (
+            pending.request_id is None
+            or pending.method in _UNLIMITED_METHODS
+            or isinstance(self._session_transport, HttpSse)
+            or not self._call_permits.try_acquire()
+        ):
+            return False
+        call = _DirectCall(self, pending)
+        cancel = None
+        with contextlib.suppress(RequestNotSent):  # the task reports it
+            cancel = self._peer.start(pending.body, pending.modern_headers, call.on_outcome)
+        if cancel is None:
+            self._call_permits.release()
+            return False
+        call.cancel_request = cancel
+        pending.has_permit = True
+        self._mark_started(pending)
+        self._unposted.pop(pending.request_id, None)
+        self._calls[pending.request_id] = call
+        return True
+
+    def on_direct_outcome(self, call: "_DirectCall", outcome: Reply | TransportError) -> None:
+        """Deliver the response to a request that was posted without a task. If it takes waiting, start a task."""
+        pending = call.pending
+        answer = None
+        if not isinstance(outcome, TransportError) and self._resumed is None and self._outbox.barrier is None:
+            answer = self._transport_for(pending).parse_complete_answer(outcome, pending)
+        if answer is None:
+            pending.outcome = outcome
+            task = self._spawn(self._post_in_turn(pending), call.context)
+            task.add_done_callback(partial(self._discard_outcome, pending))
+            if pending.request_id is not None and self._calls.get(pending.request_id) is call:
+                self._calls[pending.request_id] = task
+            return
+        self.finish_post(pending, call)
+        if self._receiver is not None and self._closed is None:
+            try:
+                self._receiver.received((answer,), _ORIGIN)
+            except Exception as error:  # noqa: BLE001 - reported to the receiver
+                self.unanswered(pending, f"{type(error).__name__}: {error}")
+
+    def _discard_outcome(self, pending: PendingPost, task: "asyncio.Task[None]") -> None:
+        """Close the response of a call that was cancelled before its task began to run."""
+        outcome, pending.outcome = pending.outcome, None
+        if outcome is not None:
+            if not isinstance(outcome, TransportError):
+                outcome.close()
+            self.finish_post(pending, task)
 
     def _mark_started(self, pending: PendingPost) -> None:
         pending.started = True
@@ -135,27 +190,39 @@ class HttpClientChannel:
 
     async def _post_in_turn(self, pending: PendingPost) -> None:
         try:
-            async with contextlib.nullcontext() if pending.started else self._call_permits:
-                if self._loss_task is None:
-                    await self._post_now(pending)
+            if not pending.started:
+                await self._call_permits.acquire()
+                pending.has_permit = True
+            if self._loss_task is None or pending.outcome is not None:
+                await self._post_now(pending)
         except Exception as error:  # noqa: BLE001 - reported to the receiver
             self.unanswered(pending, f"{type(error).__name__}: {error}")
         finally:
-            self.accepted(pending)
-            if pending.request_id is not None:
-                if self._calls.get(pending.request_id) is asyncio.current_task():
-                    del self._calls[pending.request_id]
-                if self._loss_task is None:
-                    self._unposted.pop(pending.request_id, None)
+            self.finish_post(pending, asyncio.current_task())
         if pending.cancels is not None and (call := self._calls.get(pending.cancels)) is not None:
             call.cancel()  # the server has accepted the cancellation; ignore its response
+
+    def finish_post(self, pending: PendingPost, call: "asyncio.Task[Any] | _DirectCall | None") -> None:
+        """Record that a POST has ended, however it did."""
+        self.accepted(pending)
+        if pending.has_permit:
+            pending.has_permit = False
+            self._call_permits.release()
+        if pending.request_id is not None:
+            if self._calls.get(pending.request_id) is call:
+                del self._calls[pending.request_id]
+            if self._loss_task is None:
+                self._unposted.pop(pending.request_id, None)
+
+    def _transport_for(self, pending: PendingPost) -> StreamableHttp | HttpSse | ModernHttp:
+        return self._session_transport if pending.modern_headers is None else self._modern_transport
 
     async def _post_now(self, pending: PendingPost) -> None:
         if not pending.started:
             self._mark_started(pending)
         if pending.request_id is not None:
             self._unposted.pop(pending.request_id, None)
-        await (self._session_transport if pending.modern_headers is None else self._modern_transport).post(pending)
+        await self._transport_for(pending).post(pending)
 
     def accepted(self, pending: PendingPost) -> None:
         """Record that a POST was accepted, or never will be."""
@@ -289,8 +356,8 @@ class HttpClientChannel:
                 async with asyncio.timeout(self._settings.stop_timeout):
                     await self._end_session()
         self._end(ChannelClosed("closed"))
-        for task in self._tasks:
-            task.cancel()
+        for call in (*self._calls.values(), *self._tasks):
+            call.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         if isinstance(self._session_transport, HttpSse):
@@ -299,18 +366,39 @@ class HttpClientChannel:
 
     async def _end_session(self) -> None:
         """Wait for the last notifications and end the session; cancel open requests."""
-        for call in self._calls.values():
+        for call in list(self._calls.values()):
             call.cancel()
         if self._posts_in_flight:
             self._idle = self._loop.create_future()
             await self._idle
         await self._session_transport.end_session()
 
-    def _spawn(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
-        task = self._loop.create_task(work)
+    def _spawn(self, work: "Coroutine[Any, Any, None]", context: Context | None = None) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+class _DirectCall:
+    """A request that was posted without a task, until its outcome is known."""
+
+    __slots__ = ("_channel", "cancel_request", "context", "pending")
+
+    def __init__(self, channel: HttpClientChannel, pending: PendingPost) -> None:
+        self._channel = channel
+        self.pending = pending
+        self.context = copy_context()  # of the caller: a task that continues the call runs in it
+        self.cancel_request: Cancel = bool
+
+    def on_outcome(self, outcome: Reply | TransportError) -> None:
+        """Handle the response, or its failure."""
+        self.context.run(self._channel.on_direct_outcome, self, outcome)
+
+    def cancel(self) -> None:
+        """Close the connection of the request."""
+        self.cancel_request()
+        self._channel.finish_post(self.pending, self)
 
 
 def _wake(waiting: "asyncio.Future[None]") -> None:

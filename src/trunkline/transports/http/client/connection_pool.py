@@ -10,14 +10,14 @@ server may have processed it.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
 from trunkline.transports.http.client.dial import dial
-from trunkline.transports.http.client.http1_connection import Http1Connection, Http1Reply, NoResponse, OnOutcome
+from trunkline.transports.http.client.http1_connection import Http1Connection, NoResponse
 from trunkline.transports.http.client.http1_request import (
     Origin,
     Target,
@@ -25,7 +25,7 @@ from trunkline.transports.http.client.http1_request import (
     encode_request,
     parse_target,
 )
-from trunkline.transports.http.client.http_backend import Reply, RequestNotSent, Resolve, Vet
+from trunkline.transports.http.client.http_backend import Cancel, OnOutcome, Reply, RequestNotSent, Resolve, Vet
 from trunkline.transports.proxy import Proxy
 from trunkline.transports.sockets import describe_connect_error
 
@@ -83,10 +83,8 @@ class ConnectionPool:
 
     def start(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, on_outcome: OnOutcome
-    ) -> "Callable[[], None] | None":
-        """Send a request now if a connection is idle, and return a function that cancels it; None if none is idle.
-        `on_outcome` is called with the response, or with an error if the request may have been sent. Raise
-        `RequestNotSent` for a request that has no valid form."""
+    ) -> Cancel | None:
+        """Send a request at once if a connection is idle."""
         target, request = self._encode(method, url, headers, body)
         connection = self._take_idle(target.origin)
         if connection is None:
@@ -94,8 +92,8 @@ class ConnectionPool:
         connection.start(method, request, on_outcome)
         return connection.abort
 
-    async def _exchange(self, connection: Http1Connection, method: str, request: bytes) -> Http1Reply:
-        outcome: asyncio.Future[Http1Reply] = self._loop.create_future()
+    async def _exchange(self, connection: Http1Connection, method: str, request: bytes) -> Reply:
+        outcome: asyncio.Future[Reply] = self._loop.create_future()
         connection.start(method, request, partial(_resolve, outcome))
         try:
             return await outcome
@@ -251,7 +249,7 @@ def _remember(cached: dict[K, V], key: K, value: V) -> V:
     return value
 
 
-def _resolve(outcome: "asyncio.Future[Http1Reply]", result: Http1Reply | TransportError) -> None:
+def _resolve(outcome: "asyncio.Future[Reply]", result: Reply | TransportError) -> None:
     if outcome.done():  # cancelled; the connection is about to be closed
         return
     if isinstance(result, TransportError):

@@ -71,11 +71,11 @@ class BearerToken:
             raise ConfigError('auth= is the token alone; leave out "Bearer", which is added')
         if not _TOKEN_PATTERN.fullmatch(token):  # not quoted in the error, since logs must not contain secrets
             raise ConfigError("auth= has a character that no token has, such as a space or a line end; remove it")
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self.fixed_headers: Mapping[str, str] = {"Authorization": f"Bearer {token}"}
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:  # noqa: ARG002 - required by Credentials
         """Return the Authorization header."""
-        return self._headers
+        return self.fixed_headers
 
     async def handle_response(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:  # noqa: ARG002 - required by Credentials
         """Raise `AuthorizationFailed` if the server rejects the token."""

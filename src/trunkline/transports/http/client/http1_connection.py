@@ -14,8 +14,9 @@ from typing import Final, cast
 
 from trunkline.errors import TransportError
 from trunkline.transports.http.client.http1_response import Headers, InvalidResponse, ResponseParser
+from trunkline.transports.http.client.http_backend import OnOutcome
 
-__all__ = ["Http1Connection", "Http1Reply", "NoResponse", "OnOutcome"]
+__all__ = ["Http1Connection", "Http1Reply", "NoResponse"]
 
 _MAX_UNREAD: Final = 256 * 1024  # bytes of content that wait for their reader; reading pauses above
 
@@ -27,7 +28,18 @@ class NoResponse(TransportError):
 class Http1Reply:
     """A response. Its content is kept until it is read; a server that sends faster than that is paused."""
 
-    __slots__ = ("_chunks", "_complete", "_connection", "_error", "_waiter", "headers", "reason", "status", "unread")
+    __slots__ = (
+        "_chunks",
+        "_complete",
+        "_connection",
+        "_error",
+        "_read",
+        "_waiter",
+        "headers",
+        "reason",
+        "status",
+        "unread",
+    )
 
     def __init__(
         self, connection: "Http1Connection", status: int, reason: str, headers: Headers, chunks: list[bytes]
@@ -40,8 +52,19 @@ class Http1Reply:
         self._connection: Http1Connection | None = connection  # None once the response has ended
         self._chunks = chunks
         self._complete = False
+        self._read = False  # some of the body was read
         self._error: TransportError | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def content(self) -> bytes | None:
+        """The whole body if it has arrived and was not read yet; None otherwise."""
+        chunks = self._chunks
+        if not self._complete or self._read:
+            return None
+        if len(chunks) > 1:
+            chunks[:] = [b"".join(chunks)]
+        return chunks[0] if chunks else b""
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Return an iterator over the content as it arrives."""
@@ -61,6 +84,7 @@ class Http1Reply:
             await self._waiter
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
+        self._read = True
         self.unread = 0
         if self._connection is not None:
             self._connection.resume_reading()
@@ -83,10 +107,6 @@ class Http1Reply:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-OnOutcome = Callable[["Http1Reply | TransportError"], None]
-"""Called once for a request: with its response when the headers have arrived, or with an error."""
 
 
 class Http1Connection(asyncio.BufferedProtocol):

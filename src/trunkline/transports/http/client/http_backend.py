@@ -8,7 +8,9 @@ from trunkline.wire.media_types import essence
 
 __all__ = [
     "AddressForbidden",
+    "Cancel",
     "HttpBackend",
+    "OnOutcome",
     "Reply",
     "ReplyTooLarge",
     "RequestNotSent",
@@ -51,6 +53,11 @@ class Reply(Protocol):
         """The headers; names are case-insensitive."""
         ...
 
+    @property
+    def content(self) -> bytes | None:
+        """The whole body if it has arrived and was not read yet; None otherwise."""
+        ...
+
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body. Raises `TransportError` if it breaks off."""
         ...
@@ -60,12 +67,26 @@ class Reply(Protocol):
         ...
 
 
+OnOutcome = Callable[[Reply | TransportError], None]
+"""Called once: with the response when its headers have arrived, or with an error if the request may have been sent."""
+
+Cancel = Callable[[], object]
+"""Cancels a request; its outcome is not reported any more."""
+
+
 class HttpBackend(Protocol):
     """Sends HTTP requests."""
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Reply:
         """Send a request. Raise `RequestNotSent` if nothing was sent, and `TransportError` if some of it may have
         been."""
+        ...
+
+    def start(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, on_outcome: OnOutcome
+    ) -> Cancel | None:
+        """Send a request at once if that takes no waiting, and return a function that cancels it; None if it takes
+        some. Raise `RequestNotSent` if the request is invalid."""
         ...
 
     async def close(self) -> None:

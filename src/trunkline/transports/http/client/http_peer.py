@@ -4,15 +4,16 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client.credentials import Credentials, HttpExchange, OnAuthorizing
+from trunkline.errors import AuthorizationFailed, TransportError
+from trunkline.transports.http.client.credentials import BearerToken, Credentials, HttpExchange, OnAuthorizing
 from trunkline.transports.http.client.headers import REVISION_HEADER
-from trunkline.transports.http.client.http_backend import HttpBackend, Reply
+from trunkline.transports.http.client.http_backend import Cancel, HttpBackend, OnOutcome, Reply
 from trunkline.transports.http.client.url import HttpUrl, RedirectRefused
 from trunkline.wire.media_types import EVENT_STREAM, JSON
 
 __all__ = ["HttpPeer"]
 
+_EITHER: Final = f"{JSON}, {EVENT_STREAM}"
 _SESSION_HEADER: Final = "Mcp-Session-Id"
 _VISIBLE_ASCII: Final = re.compile(r"[\x21-\x7e]+")
 _REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
@@ -50,27 +51,41 @@ class HttpPeer:
         self,
         method: str,
         *,
-        accept: str = f"{JSON}, {EVENT_STREAM}",
+        accept: str = _EITHER,
         body: bytes | None = None,
         last_id: str | None = None,
         url: HttpUrl | None = None,
         modern_headers: Mapping[str, str] | None = None,
         on_authorizing: OnAuthorizing = lambda _: None,
+        first_outcome: Reply | TransportError | None = None,
     ) -> Reply:
         """Send a request, by default to the server's endpoint.
 
         `modern_headers` replace the session headers. If the server demands authorization, authorize and send the
-        request again. Raise `RequestNotSent`, `RedirectRefused`, `AuthorizationFailed` or `TransportError`.
+        request again. `first_outcome` is that of the first attempt, if `start` has made it. Raise `RequestNotSent`,
+        `RedirectRefused`, `AuthorizationFailed` or `TransportError`.
         """
         headers = self._build_headers(accept, body, modern_headers or self._session_headers(last_id))
         for _ in range(_MAX_AUTH_ATTEMPTS):
-            routed = await self._follow_redirects(method, url or self.endpoint, headers, body)
+            routed = await self._follow_redirects(method, url or self.endpoint, headers, body, first_outcome)
+            first_outcome = None
             if url is None:
                 self.endpoint = routed.url
             if not await self._should_resend(method, routed, on_authorizing):
                 return routed.reply
             routed.reply.close()
         raise AuthorizationFailed("the server demands other credentials again and again", hop="retry")
+
+    def start(self, body: bytes, modern_headers: Mapping[str, str] | None, on_outcome: OnOutcome) -> Cancel | None:
+        """Post a message to the endpoint at once, and return a function that cancels it; None if that takes waiting,
+        for credentials or for a connection. Pass the outcome to `send`, unless it is a response that needs none of
+        it."""
+        if self._credentials is not None and not isinstance(self._credentials, BearerToken):
+            return None
+        headers = self._build_headers(_EITHER, body, modern_headers or self._session_headers(None))
+        if self._credentials is not None:
+            headers |= self._credentials.fixed_headers
+        return self._backend.start("POST", self.endpoint.url, headers, body, on_outcome)
 
     async def _should_resend(self, method: str, routed: _RoutedReply, on_authorizing: OnAuthorizing) -> bool:
         """Return whether to send a request again. A DELETE is never repeated for authorization."""
@@ -86,14 +101,23 @@ class HttpPeer:
             raise
 
     async def _follow_redirects(
-        self, method: str, url: HttpUrl, headers: Mapping[str, str], body: bytes | None
+        self,
+        method: str,
+        url: HttpUrl,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        outcome: Reply | TransportError | None,
     ) -> _RoutedReply:
-        """Send a request and return the response after all redirects."""
+        """Send a request and return the response after all redirects. `outcome` is that of the first attempt, if it
+        has been made."""
         for _ in range(_MAX_REDIRECTS + 1):
             auth_headers: Mapping[str, str] = (
                 {} if self._credentials is None else await self._credentials.headers(method, url.url)
             )
-            reply = await self._backend.send(method, url.url, {**headers, **auth_headers}, body)
+            if isinstance(outcome, TransportError):
+                raise outcome
+            reply = outcome or await self._backend.send(method, url.url, {**headers, **auth_headers}, body)
+            outcome = None
             if reply.status not in _REDIRECT_STATUSES or "Location" not in reply.headers:
                 return _RoutedReply(url, auth_headers, reply)
             reply.close()

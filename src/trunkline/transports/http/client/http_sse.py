@@ -120,6 +120,9 @@ class HttpSse:
         finally:
             reply.close()
 
+    def parse_complete_answer(self, reply: Reply, pending: PendingPost) -> None:
+        """Return None: the response to a request arrives on the stream."""
+
     async def end_session(self) -> None:
         """Do nothing: the session ends with its stream."""
 

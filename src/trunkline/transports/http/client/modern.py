@@ -17,7 +17,7 @@ from trunkline.transports.http.client.post import (
     post,
     read_refusal,
 )
-from trunkline.transports.http.client.response import read_events, read_response
+from trunkline.transports.http.client.response import parse_complete_answer, read_events, read_response
 from trunkline.transports.http.client.resumable_stream import decode_events, find_unusable_reason
 from trunkline.transports.http.client.status import unusable_answer_error
 from trunkline.wire.messages import Incoming
@@ -40,6 +40,10 @@ class ModernHttp:
     async def post(self, pending: PendingPost) -> None:
         """Post a request and read its response."""
         await post(self._peer, pending, self._channel, self._handle_reply)
+
+    def parse_complete_answer(self, reply: Reply, pending: PendingPost) -> Incoming | None:
+        """Return the response to a request if it needs no more than to be parsed; None otherwise."""
+        return parse_complete_answer(reply, pending, self._settings)
 
     async def _handle_reply(self, reply: Reply, pending: PendingPost) -> None:
         self._channel.accepted(pending)

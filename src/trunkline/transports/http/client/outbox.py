@@ -12,9 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.errors import TransportError
 from trunkline.protocol.headers import InvalidValue
 from trunkline.transports.channel import MirrorLookup
 from trunkline.transports.http.client.headers import build_modern_headers
+from trunkline.transports.http.client.http_backend import Reply
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Message, Notification, Request, RequestId
 
@@ -37,6 +39,8 @@ class PendingPost(Struct, eq=False):
     modern_headers: Mapping[str, str] | None = None  # set for a request of the modern era
     started: bool = False
     accepted: bool = False  # by the server, or given up
+    has_permit: bool = False  # one of max_calls
+    outcome: Reply | TransportError | None = None  # of the first attempt, if it was made without a task
 
     @classmethod
     def from_message(

@@ -71,10 +71,16 @@ async def send_post(
 ) -> Reply | None:
     """Post a message and return the response headers; None if it failed and the failure is reported to the channel.
     Raise `TransportError` for a message without a response, which may have arrived or not."""
+    outcome, pending.outcome = pending.outcome, None
     try:
         on_authorizing = partial(channel.authorizing, pending)
         return await peer.send(
-            "POST", body=pending.body, url=url, modern_headers=pending.modern_headers, on_authorizing=on_authorizing
+            "POST",
+            body=pending.body,
+            url=url,
+            modern_headers=pending.modern_headers,
+            on_authorizing=on_authorizing,
+            first_outcome=outcome,
         )
     except RequestNotSent as error:
         channel.lose(f"cannot reach {peer.endpoint.name}: {error}", pending)

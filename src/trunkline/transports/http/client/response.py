@@ -11,9 +11,10 @@ from trunkline.transports.http.client.http_backend import Reply, ReplyTooLarge, 
 from trunkline.transports.http.client.outbox import PendingPost
 from trunkline.transports.http.client.post import OK, ChannelCallbacks
 from trunkline.transports.http.client.status import answers_request, http_error, parse_answer
+from trunkline.wire.media_types import JSON
 from trunkline.wire.messages import Incoming, RequestId
 
-__all__ = ["read_events", "read_response"]
+__all__ = ["parse_complete_answer", "read_events", "read_response"]
 
 _LINGER: Final = 1.0  # seconds for a server to end a stream after the response
 
@@ -46,6 +47,19 @@ async def read_response(
                 f"the server responded with {media_type}, neither JSON nor an event stream; is this an MCP endpoint?"
             )
             await channel.deliver([http_error(request, reason)])
+
+
+def parse_complete_answer(
+    reply: Reply, pending: PendingPost, settings: Settings, *, batches: bool = False
+) -> Incoming | None:
+    """Return the response to a request if all of it has arrived, as JSON within the limit; None if `read_response` has
+    to handle it."""
+    if reply.status != OK or media_type_of(reply) != JSON:
+        return None
+    body = reply.content
+    if body is None or len(body) > settings.http_body_size_limit:
+        return None
+    return parse_answer(body, pending.request_id or 0, batches=batches)
 
 
 async def read_events(

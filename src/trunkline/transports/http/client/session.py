@@ -26,11 +26,12 @@ from trunkline.transports.http.client.post import (
     post,
     read_refusal,
 )
-from trunkline.transports.http.client.response import read_events, read_response
+from trunkline.transports.http.client.response import parse_complete_answer, read_events, read_response
 from trunkline.transports.http.client.resumable_stream import ResumableStream
 from trunkline.transports.http.client.status import http_error, unusable_answer_error
 from trunkline.transports.http.client.url import RedirectRefused
 from trunkline.wire.media_types import EVENT_STREAM
+from trunkline.wire.messages import Incoming
 
 __all__ = ["StreamableHttp"]
 
@@ -125,6 +126,11 @@ class StreamableHttp:
                 await self._channel.deliver([answer])
 
     # --- responses ------------------------------------------------------------------------------
+
+    def parse_complete_answer(self, reply: Reply, pending: PendingPost) -> Incoming | None:
+        """Return the response to a request if it needs no more than to be parsed; None otherwise."""
+        batches = self._peer.revision == _BATCH_REVISION
+        return parse_complete_answer(reply, pending, self._settings, batches=batches)
 
     async def _read_answer(self, reply: Reply, pending: PendingPost) -> None:
         batches = self._peer.revision == _BATCH_REVISION
