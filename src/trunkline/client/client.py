@@ -379,14 +379,15 @@ class Client:
         with that key with the same result. If the server declares that this also holds across restarts, the client
         repeats such a call after a lost connection.
         """
-        deadline, relay = ProgressDeadline(self._runtime.now, timeout), _relay(on_progress)
-        if relay is not None:
+        runtime, relay = self._runtime, _relay(on_progress)
+        deadline = None if timeout is None and relay is None else ProgressDeadline(runtime.now, timeout)
+        if relay is not None and deadline is not None:
             relay.deadlines.add(deadline)
-        required = await self._runtime.task_support(name, timeout) == "required"
+        required = runtime.may_require_tasks and await runtime.task_support(name, timeout) == "required"
         result = await self._send_tool_call(
             CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
             task=TaskMetadata() if required else None,
-            timeout=deadline.remaining,
+            timeout=None if deadline is None else deadline.remaining,
             on_progress=relay,
             idempotency_key=idempotency_key,
         )
@@ -394,9 +395,10 @@ class Client:
             task: Task[T] = Task(
                 self._tasks, result.snapshot, tool=name, returns=returns, request=result.request, progress_relay=relay
             )
+            deadline = deadline or ProgressDeadline(runtime.now, timeout)
             work = self._tasks.finish_unowned(task, deadline, raise_on_error=raise_on_error)
-            return await self._runtime.run_on_own_loop(work)
-        known = self._runtime.known_tools.get(name)
+            return await runtime.run_on_own_loop(work)
+        known = runtime.known_tools.get(name)
         return build_tool_result(name, result, known, returns, raise_on_error=raise_on_error)
 
     async def _send_tool_call(
@@ -413,12 +415,13 @@ class Client:
         if keyed:
             params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
         params.task = task
-        return await self._request(
+        return await self._runtime.request(
             "tools/call",
             params,
             repeatable=lambda lost: known_tools.repeatable(params.name) or (keyed and lost.supports_idempotency_keys),
             timeout=timeout,
             on_progress=on_progress,
+            on_abandoned=self._tasks.abandon_call if self._tasks.may_become_task("tools/call", params) else None,
         )
 
     async def start_tool(

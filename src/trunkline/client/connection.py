@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final
 
 from trunkline.client import era_probe
@@ -202,6 +203,11 @@ class ClientConnection(PeerConnection):
     def supports_task_augmentation(self) -> bool:
         """Whether a request may ask to be run as a task."""
         return self.session.revision is Revision.V2025_11_25
+
+    @cached_property
+    def supports_tool_tasks(self) -> bool:
+        """Whether the server has declared that calls of its tools may run as tasks. Read after the handshake."""
+        return self.session.has_capability(Side.SERVER, "tasks.requests.tools.call")
 
     @property
     def supports_idempotency_keys(self) -> bool:

@@ -301,8 +301,10 @@ class ClientRuntime:
                 on_abandoned=on_abandoned,
             )
             return await self.run_from_other_loop(work)
-        if supervisor.connection is not None and (cached := self.cache.get(name, params, clock.now())) is not None:
-            return self._decode(name, cached, supervisor.connection, params)
+        if name in CACHEABLE and supervisor.connection is not None:
+            cached = self.cache.get(name, params, clock.now())
+            if cached is not None:
+                return self._decode(name, cached, supervisor.connection, params)
         due = None if timeout is None else clock.now() + timeout
         is_call = name == "tools/call"
         if is_call and not self.known_tools.fresh:
@@ -356,6 +358,12 @@ class ClientRuntime:
 
     # --- known tools ---------------------------------------------------------------------------
 
+    @property
+    def may_require_tasks(self) -> bool:
+        """Whether the server may require that calls run as tasks; True while that is unknown."""
+        connection = None if self.supervisor is None else self.supervisor.connection
+        return connection is None or connection.supports_tool_tasks
+
     async def task_support(self, name: str, timeout: float | None) -> str | None:
         """Return `execution.taskSupport` of a tool where clients choose which calls run as tasks (2025-11-25); None
         elsewhere. Waits for a connection."""
@@ -367,7 +375,7 @@ class ClientRuntime:
         connection = supervisor.connection or await supervisor.wait_for_connection(
             "tools/call", timeout or self.settings.work_timeout
         )
-        if not connection.session.has_capability(Side.SERVER, "tasks.requests.tools.call"):
+        if not connection.supports_tool_tasks:
             return None
         if not self.known_tools.fresh:
             self._read_tools_in_background(supervisor)

@@ -69,7 +69,7 @@ def size_of(value: Any, limit: int) -> int:
         size += 1
         if isinstance(one, str):
             size += len(one) // _CHARACTERS
-        elif isinstance(one, Mapping):
+        elif type(one) is dict or isinstance(one, Mapping):  # the type of decoded objects, without the cost of an ABC
             members = cast("Mapping[str, Any]", one)
             waiting += members.values()
             size += sum(map(len, members)) // _CHARACTERS
