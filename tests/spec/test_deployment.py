@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 from tests.attacks.raw import ask, call, text_of, tool
+from tests.contract.connections import server_tls
 from tests.modern import enveloped, headers_of
 from tests.processes import PATIENCE, children, eventually
 from tests.spec.deployed import PROGRAM, post, post_now, service
 from websockets.asyncio.client import unix_connect
 
 from trunkline import Client, Server, Settings
-from trunkline.errors import ConfigError, TransportError
+from trunkline.errors import ConfigError, MisuseError, TransportError
 from trunkline.facts import Connected
 from trunkline.testing import RecordingObserver
 from trunkline.transports.addresses import parse_address
+from trunkline.transports.http.client.connector import HttpConnector
 from trunkline.transports.listening import bind
 
 MODES = pytest.mark.parametrize("workers", ["", ", workers=2"], ids=["one process", "workers"])
@@ -132,16 +134,41 @@ def test_socket_file_with_a_full_backlog_is_kept(path: Path) -> None:
 
 
 async def test_tls_on_a_unix_socket_is_refused(server: Server, path: Path) -> None:
-    from tests.contract.connections import server_tls
-
     with pytest.raises(ConfigError, match="do not match"):
         await server.listen(f"http+unix://{path}:/mcp", tls=server_tls())
 
 
-@pytest.mark.parametrize("address", ["http+unix:///run/s.sock:/mcp", "http+systemd://web/mcp"])
-def test_client_refuses_addresses_of_servers(address: str) -> None:
-    with pytest.raises(ConfigError, match="is an address for servers"):
+@pytest.mark.parametrize("address", ["tcp+systemd://web", "http+systemd://web/mcp"])
+def test_client_refuses_addresses_of_systemd(address: str) -> None:
+    with pytest.raises(ConfigError, match="is for servers; a client uses the address of the socket"):
         Client(address)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_client_connects_to_http_on_a_unix_socket(
+    server: Server, path: Path, revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    listener = await server.listen(f"http+unix://{path}:/mcp")
+    async with Client(listener.address, revision=revision) as client:  # type: ignore[arg-type]
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+
+
+async def test_client_reports_a_missing_unix_socket(path: Path) -> None:
+    with pytest.raises(TransportError, match=f"http.unix://{path}:/mcp: no server is listening there; is it running"):
+        async with Client(f"http+unix://{path}:/mcp?key=secret", settings=Settings(auto_reconnect=False)):
+            pass
+
+
+@pytest.mark.parametrize("options", [{"auth": "token"}, {"proxy": "http://127.0.0.1:9"}], ids=["auth", "proxy"])
+def test_unix_socket_takes_no_proxy_and_no_auth(options: Any) -> None:
+    with pytest.raises(MisuseError, match="is a local socket, which takes no proxy= and no auth=; pass headers="):
+        HttpConnector("http+unix:///run/s.sock:/mcp", **options)
 
 
 @MODES

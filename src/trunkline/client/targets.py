@@ -92,7 +92,7 @@ def _address_connector(text: str, settings: Settings, auth: "Auth | None") -> Co
     from trunkline.transports import addresses
 
     address = addresses.parse_address(text)
-    if address.scheme in addresses.HTTP_PORTS:
+    if address.transport == "http" and not address.inherited:
         from trunkline.transports.http.client.connector import HttpConnector
 
         return HttpConnector(text, auth=auth, settings=settings)
@@ -100,11 +100,8 @@ def _address_connector(text: str, settings: Settings, auth: "Auth | None") -> Co
         from trunkline.transports.websocket.client import WebSocketConnector
 
         return WebSocketConnector(text, auth=auth, settings=settings)
-    if "+" in address.scheme:
-        raise ConfigError(
-            f"{text!r} is an address for servers: a client reaches HTTP on a Unix socket through a proxy, and without "
-            "HTTP at unix:///run/server.sock"
-        )
+    if address.inherited:
+        raise ConfigError(f"{text!r} is for servers; a client uses the address of the socket, as in its socket unit")
     if address.scheme == "unix":
         from trunkline.transports.unix import UnixConnector
 

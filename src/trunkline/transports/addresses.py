@@ -17,7 +17,7 @@ from msgspec import Struct
 from trunkline.errors import ConfigError
 from trunkline.errors.suggestions import did_you_mean
 
-__all__ = ["HTTP_PORTS", "WEBSOCKET_PORTS", "Address", "format_bound", "format_host_port", "parse_address"]
+__all__ = ["HTTP_PORTS", "HTTP_UNIX", "WEBSOCKET_PORTS", "Address", "format_bound", "format_host_port", "parse_address"]
 
 HTTP_PORTS: Final = {"http": 80, "https": 443}
 """Default ports of the HTTP schemes."""
@@ -26,11 +26,13 @@ WEBSOCKET_PORTS: Final = {"ws": 80, "wss": 443}
 """Default ports of the WebSocket schemes."""
 
 _DEFAULT_PORTS: Final = HTTP_PORTS | WEBSOCKET_PORTS
-_HTTP_UNIX: Final = "http+unix"
+HTTP_UNIX: Final = "http+unix"
+"""Scheme of HTTP on a Unix socket."""
+
 _INHERITED: Final = "+systemd"  # the end of a scheme for sockets that systemd passed
 _INHERITABLE: Final = ("http", "https", "tcp", "tls", "unix")
 _SCHEMES: Final = (
-    *(*_DEFAULT_PORTS, "tcp", "tls", "unix", _HTTP_UNIX),
+    *(*_DEFAULT_PORTS, "tcp", "tls", "unix", HTTP_UNIX),
     *(f"{scheme}{_INHERITED}" for scheme in _INHERITABLE),
 )
 _TRANSPORTS: Final = {"https": "http", "tls": "tcp"}
@@ -82,7 +84,7 @@ def parse_address(text: str) -> Address:
         return _parse_http_url(text)
     if separator and scheme == "unix" and rest.startswith("/"):
         return Address(scheme, path=rest)
-    if scheme == _HTTP_UNIX and rest.startswith("/"):
+    if scheme == HTTP_UNIX and rest.startswith("/"):
         return _parse_http_unix(rest)
     if separator and scheme.endswith(_INHERITED) and scheme in _SCHEMES:
         return _parse_inherited(text, scheme, rest)
@@ -101,7 +103,7 @@ def _explain_invalid(scheme: str | None, port: str) -> str:
         return f"there is no scheme {scheme!r}.{did_you_mean(scheme, _SCHEMES)}"
     if scheme == "unix":
         return "the path of a socket begins with a slash"
-    if scheme == _HTTP_UNIX:
+    if scheme == HTTP_UNIX:
         return f"the path of a socket begins with a slash, and that of the endpoint follows a colon: {_UNIX_EXAMPLE}"
     return "it has no host or no port" if not port.isdecimal() else f"a port is at most {_MAX_PORT}"
 
@@ -109,7 +111,7 @@ def _explain_invalid(scheme: str | None, port: str) -> str:
 def _parse_http_unix(rest: str) -> Address:
     """Split the path of a socket from that of the endpoint, at the last colon that a slash follows."""
     before, colon, after = rest.rpartition(":/")
-    return Address(_HTTP_UNIX, path=f"/{after}" if colon else "/", uds=before if colon else rest)
+    return Address(HTTP_UNIX, path=f"/{after}" if colon else "/", uds=before if colon else rest)
 
 
 def _parse_inherited(text: str, scheme: str, rest: str) -> Address:
@@ -161,4 +163,4 @@ def format_bound(where: Address, bound: Any) -> str:
         host, port = cast("tuple[Any, ...]", bound)[:2]
         return f"{base}://{format_host_port(host, port)}{endpoint}"
     path = bound.decode(errors="replace").replace("\0", "@", 1) if isinstance(bound, bytes) else bound  # abstract
-    return f"{_HTTP_UNIX}://{path}:{endpoint}" if endpoint else f"unix://{path}"
+    return f"{HTTP_UNIX}://{path}:{endpoint}" if endpoint else f"unix://{path}"

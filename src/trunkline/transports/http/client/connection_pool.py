@@ -51,13 +51,16 @@ class ConnectionPool:
         proxy: str | None = None,
         resolve: Resolve | None = None,
         vet: Vet | None = None,
+        uds: str | None = None,
     ) -> None:
         """`resolve` replaces the system's name resolution. `vet` checks each address, once after resolution and again
-        when its socket is created. Behind a proxy, both apply to the proxy."""
+        when its socket is created. Behind a proxy, both apply to the proxy. With `uds`, all connections are to this
+        Unix socket, whatever the origin."""
         self._loop = asyncio.get_running_loop()
         self._connect_timeout = settings.connect_timeout
         self._tls = tls
         self._proxy = None if proxy is None else Proxy(proxy, tls=tls)
+        self._uds = uds
         self._dial = partial(dial, resolve=resolve, vet=vet)
         self._read_buffer = memoryview(bytearray(_READ_SIZE))
         self._targets: dict[str, Target] = {}
@@ -184,6 +187,9 @@ class ConnectionPool:
         return connection
 
     async def _connect_directly(self, origin: Origin) -> Http1Connection:
+        if self._uds is not None:
+            _, connection = await self._loop.create_unix_connection(self._new_connection, self._uds)
+            return connection
         socket = await self._dial(origin.host, origin.port)
         return await self._open(socket, self._tls_options(origin))
 

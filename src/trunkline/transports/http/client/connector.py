@@ -33,8 +33,9 @@ class HttpConnector:
         auth: Auth | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """`headers` are sent with every request. `tls` is a context with your own certificate authority. `proxy`
-        overrides the proxy variables of the environment. `auth` is a token or an authorizer."""
+        """`url` may also be `http+unix:///run/server.sock:/mcp`, the address of a server on a Unix socket, which takes
+        neither `proxy` nor `auth`. `headers` are sent with every request. `tls` is a context with your own certificate
+        authority. `proxy` overrides the proxy variables of the environment. `auth` is a token or an authorizer."""
         try:
             from trunkline.transports.http.client.connection_pool import ConnectionPool
         except ModuleNotFoundError as error:
@@ -44,6 +45,8 @@ class HttpConnector:
         self._url = parse_url(url)
         self._headers = _check_headers(headers or {})
         self._tls = tls
+        if self._url.uds is not None and (proxy is not None or auth is not None):
+            raise MisuseError(f"{self._url.name} is a local socket, which takes no proxy= and no auth=; pass headers=")
         self._proxy = proxy_for(self._url.url) if proxy is None else proxy
         if self._proxy is not None:
             Proxy(self._proxy)  # raises ConfigError
@@ -59,7 +62,7 @@ class HttpConnector:
 
     async def connect(self, accept: Accept) -> Channel:
         """Return a new channel. The first message shows whether the server is reachable."""
-        backend = self._backend(self._settings, tls=self._tls, proxy=self._proxy)
+        backend = self._backend(self._settings, tls=self._tls, proxy=self._proxy, uds=self._url.uds)
         peer = HttpPeer(backend, self._url, self._headers, self._credentials)
         channel = HttpClientChannel(backend, peer, self._settings, self._remember_transport)
         try:

@@ -6,10 +6,11 @@ from urllib.parse import urljoin
 from msgspec import Struct
 
 from trunkline.errors import ConfigError, TransportError
-from trunkline.transports.addresses import HTTP_PORTS, Address, format_host_port, parse_address
+from trunkline.transports.addresses import HTTP_PORTS, HTTP_UNIX, Address, format_host_port, parse_address
 
 __all__ = ["HttpUrl", "RedirectRefused", "parse_url"]
 
+_UNIX_ORIGIN: Final = "http://localhost"
 _MAX_SHOWN_URL: Final = 200  # characters of a peer's reference
 
 
@@ -23,6 +24,7 @@ class HttpUrl(Struct, frozen=True):
     url: str
     origin: str  # scheme, host and port
     name: str  # for messages: without the query, which may contain secrets
+    uds: str | None = None  # the Unix socket of the server, instead of the host and port
 
     def resolve(self, reference: str) -> "HttpUrl":
         """Resolve a reference of this peer. Raise `RedirectRefused` for another origin: credentials and messages are
@@ -39,8 +41,12 @@ class HttpUrl(Struct, frozen=True):
 
 
 def parse_url(text: str) -> HttpUrl:
-    """Parse a URL. Raise ConfigError if it is not an HTTP URL."""
+    """Parse a URL, or the address of a server on a Unix socket. Raise ConfigError if it is neither. A Unix socket has
+    no host name; requests to one name `localhost`, which servers allow."""
     address = parse_address(text)
+    if address.scheme == HTTP_UNIX:
+        name = f"{HTTP_UNIX}://{address.uds}:{address.path.partition('?')[0]}"
+        return HttpUrl(f"{_UNIX_ORIGIN}{address.path}", _UNIX_ORIGIN, name, address.uds)
     if address.scheme not in HTTP_PORTS or not address.port:
         raise ConfigError(f"{text.partition('?')[0]!r} is not an address like https://example.org/mcp")
     origin = f"{address.scheme}://{_authority(address)}"
