@@ -24,7 +24,7 @@ class Log(list[str]):
 class ValueOnThread:
     """A value, and its thread."""
 
-    def __init__(self, name: str = "place") -> None:
+    def __init__(self, name: str = "valueonthread") -> None:
         self.name = name
         self.thread = threading.get_ident()
 
