@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import FieldInfo, astuple, fields
 
 import trunkline
 from trunkline import Client, Context, Server, config, errors, facts, testing
@@ -172,6 +172,11 @@ def options() -> str:
     return "\n".join(pages)
 
 
+def _annotation(node: ast.expr) -> str:
+    """Return an annotation as text, without the quotes of one whose types are not imported there."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
+
+
 def _options(module: ModuleType, name: str) -> Iterable[tuple[str, str, str]]:
     """Yield the fields of a class as written in its source, those of its bases first."""
     source = inspect.getsource(module)
@@ -184,7 +189,7 @@ def _options(module: ModuleType, name: str) -> Iterable[tuple[str, str, str]]:
     for field in written.body:
         if isinstance(field, ast.AnnAssign):
             comment = source.splitlines()[field.lineno - 1].partition("# ")[2]
-            yield f"`{ast.unparse(field.target)}`", f"`{ast.unparse(field.annotation)}`", comment
+            yield f"`{ast.unparse(field.target)}`", f"`{_annotation(field.annotation)}`", comment
 
 
 def fact_table() -> str:
@@ -374,7 +379,7 @@ def staying() -> str:
 
 def founding() -> str:
     """Return a table of the phase names in the founding documents."""
-    rows = [(f"`{phase.name}`", *(name or NONE for name in FOUNDING[phase])) for phase in Phase]
+    rows = [(f"`{phase.name}`", *(name or NONE for name in astuple(FOUNDING[phase]))) for phase in Phase]
     return table(["ours", "phase of the plan", "state of the architecture", "state of the diagram"], rows)
 
 

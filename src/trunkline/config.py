@@ -11,9 +11,10 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cache
 from math import isfinite
 from os import PathLike
-from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
+from typing import Any, Final, Literal, cast, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -48,7 +49,7 @@ _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_inten
 _KEYS: Final = "state_keys"
 # Kubernetes sets such variables in every pod if a service is called "trunkline": TRUNKLINE_SERVICE_HOST,
 # TRUNKLINE_PORT_8000_TCP_ADDR.
-_SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$")
+_SERVICE_LINK: Final = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$"
 _YES_NO: Final = {
     "1": True,
     "true": True,
@@ -202,7 +203,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
             value = getattr(self, name)
             if value is not default:
-                force_setattr(self, name, _KINDS[name].validate(name, value))
+                force_setattr(self, name, _kinds()[name].validate(name, value))
         force_setattr(self, _KEYS, tuple(_Secret(key) for key in self.state_keys))
         if self.page_size > self.max_page_size:
             raise ConfigError(f"page_size {self.page_size} is above max_page_size {self.max_page_size}")
@@ -260,7 +261,7 @@ class CertificateFiles(Struct, frozen=True):
         return tuple(os.fspath(path) for path in named if path is not None)
 
 
-class _SettingKind(NamedTuple):
+class _SettingKind(Struct, frozen=True):
     """The type, bounds and choices of one setting."""
 
     type: type  # int, float, bool, str, or tuple for a list of strings
@@ -348,7 +349,10 @@ class _SettingKind(NamedTuple):
             return None
 
 
-_KINDS: Final = {name: _SettingKind.of(name, Settings.__annotations__[name]) for name in Settings.__struct_fields__}
+@cache
+def _kinds() -> Mapping[str, _SettingKind]:
+    """Return the kind of each setting; most servers use the defaults and need none."""
+    return {name: _SettingKind.of(name, Settings.__annotations__[name]) for name in Settings.__struct_fields__}
 
 
 def _validate_keys(name: str, keys: Any) -> tuple[str, ...]:
@@ -365,9 +369,9 @@ def _validate_keys(name: str, keys: Any) -> tuple[str, ...]:
 
 def _check_name(problem: str, name: str) -> None:
     """Raise `ConfigError` if no setting has this name."""
-    if name not in _KINDS:
-        hint = did_you_mean(name, _KINDS)
-        raise ConfigError(f"{problem}.{hint}" if hint else f"{problem}; the settings are {', '.join(sorted(_KINDS))}")
+    if name not in _kinds():
+        hint = did_you_mean(name, _kinds())
+        raise ConfigError(f"{problem}.{hint}" if hint else f"{problem}; the settings are {', '.join(sorted(_kinds()))}")
 
 
 _INHERITED: Final = frozenset(
@@ -491,17 +495,19 @@ def _load_file(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"cannot read settings from {path}: {error}") from error
     for name in found:
         _check_name(f"unknown setting {name!r} in {path}", name)
-    return {name: _KINDS[name].validate(f"{path}: {name}", value) for name, value in found.items()}
+    return {name: _kinds()[name].validate(f"{path}: {name}", value) for name, value in found.items()}
 
 
 def _load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    known = {f"{_PREFIX}{name.upper()}": name for name in _KINDS}
+    known = {f"{_PREFIX}{name.upper()}": name for name in _kinds()}
     for variable in sorted(environ):
-        if variable.startswith(_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
-            name = closest_match(variable.removeprefix(_PREFIX).lower(), _KINDS)
+        if variable.startswith(_PREFIX) and variable not in known and not re.search(_SERVICE_LINK, variable):
+            name = closest_match(variable.removeprefix(_PREFIX).lower(), _kinds())
             meant = "" if name is None else f". Did you mean {_PREFIX}{name.upper()}?"
             message = f"the environment variable {variable} is not a setting and is ignored{meant}"
             warnings.warn(message, stacklevel=3)  # at the call of Settings.load
     return {
-        name: _KINDS[name].parse(variable, environ[variable]) for variable, name in known.items() if variable in environ
+        name: _kinds()[name].parse(variable, environ[variable])
+        for variable, name in known.items()
+        if variable in environ
     }

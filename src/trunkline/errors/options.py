@@ -4,7 +4,9 @@ Options are checked at construction or registration, so that an error points at 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from trunkline.errors.local import MisuseError
 
@@ -27,7 +29,7 @@ __all__ = [
 _LONGEST: Final = 60  # characters of a value in a message
 
 
-class OptionKind(NamedTuple):
+class OptionKind(Struct, frozen=True):
     """The allowed values of an option: a description and a predicate."""
 
     description: str

@@ -16,13 +16,7 @@ from msgspec import Struct
 from trunkline.errors import InvalidParams
 from trunkline.protocol.projection import WINDOWS
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import (
-    ClientCapabilities,
-    ElicitationCapability,
-    RootsCapability,
-    SamplingCapability,
-    ServerCapabilities,
-)
+from trunkline.protocol.types import ClientCapabilities, ServerCapabilities
 
 __all__ = [
     "Capabilities",
@@ -36,11 +30,11 @@ __all__ = [
 Capabilities = Mapping[str, Any]
 
 _NONE: Final[Capabilities] = {}
-_WINDOWS: Final = {**WINDOWS[ServerCapabilities], **WINDOWS[ClientCapabilities]}
+_WINDOWS: Final = {**WINDOWS["ServerCapabilities"], **WINDOWS["ClientCapabilities"]}
 _MEMBERS: Final = {
-    "roots": {"listChanged": WINDOWS[RootsCapability]["list_changed"]},  # wire name
-    "sampling": WINDOWS[SamplingCapability],
-    "elicitation": WINDOWS[ElicitationCapability],
+    "roots": {"listChanged": WINDOWS["RootsCapability"]["list_changed"]},  # wire name
+    "sampling": WINDOWS["SamplingCapability"],
+    "elicitation": WINDOWS["ElicitationCapability"],
 }
 
 

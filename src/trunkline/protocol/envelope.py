@@ -12,11 +12,18 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trunkline.errors import InvalidParams
 from trunkline.protocol.capabilities import Capabilities
-from trunkline.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, TRACE_KEYS
+from trunkline.protocol.meta import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    TRACE_KEYS,
+    may_have_envelope,
+)
 from trunkline.protocol.types import ClientCapabilities, Implementation, LoggingLevel
 from trunkline.wire import codec
 
-__all__ = ["Envelope", "InvalidEnvelope", "has_envelope", "may_have_envelope", "read_envelope"]
+__all__ = ["Envelope", "InvalidEnvelope", "has_envelope", "read_envelope"]
 
 
 class Envelope(Struct, frozen=True):
@@ -56,17 +63,6 @@ class _Params(Struct):
 _read: Final = codec.decoder(_Params)
 _read_keys: Final = codec.decoder(_Keys)
 _read_info: Final = codec.decoder(Implementation)
-_KEY: Final = PROTOCOL_VERSION.encode()
-
-
-def may_have_envelope(params: Any) -> bool:
-    """Return whether params seem to have an envelope. A fast check, which a string in the params can fool."""
-    if type(params) is Raw:
-        return _KEY in bytes(params)
-    if params is UNSET:
-        return False
-    meta: Any = params.values.get("_meta")
-    return isinstance(meta, dict) and PROTOCOL_VERSION in meta
 
 
 def has_envelope(params: Any) -> bool:

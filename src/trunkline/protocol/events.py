@@ -1,13 +1,15 @@
 """Events of a `Session`: the result of receiving a message, one event per message."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.methods import Method
-from trunkline.protocol.types import ProgressParams
 from trunkline.wire.messages import ErrorObject, ErrorResponse
+
+if TYPE_CHECKING:
+    from trunkline.protocol.types import ProgressParams
 
 __all__ = [
     "CallCancelled",
@@ -68,7 +70,7 @@ class ProgressReceived(Struct):
     """The peer reported progress of a request of ours."""
 
     request: OutgoingRequest
-    progress: ProgressParams
+    progress: "ProgressParams"
 
 
 class MessageRefused(Struct):

@@ -14,14 +14,14 @@ from trunkline.protocol.capabilities import Capabilities
 __all__ = ["negotiated_settings", "validate_extensions"]
 
 _LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NAME: Final = rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 
 def validate_extensions(extensions: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
     """Return extensions for declaration. Raise `RegistrationError` for an invalid name or invalid settings."""
     declared: dict[str, Any] = {}
     for name, settings in (extensions or {}).items():
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(_NAME, name):
             raise RegistrationError(f"extension {name!r} needs a prefix and a name, such as 'org.example/search'")
         if not isinstance(cast("Any", settings), Mapping):
             raise RegistrationError(f"the settings of extension {name!r} must be an object; {{}} for none")

@@ -7,16 +7,18 @@ pushed again. So starting, renewing and ending a request are cheap, and one time
 import heapq
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from msgspec import Raw, Struct
 
-from trunkline.protocol.envelope import Envelope
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.methods import Method
-from trunkline.protocol.modern import CacheHint
 from trunkline.wire.messages import RequestId
+
+if TYPE_CHECKING:
+    from trunkline.protocol.envelope import Envelope
+    from trunkline.protocol.modern import CacheHint
 
 __all__ = [
     "DeadlineQueue",
@@ -103,9 +105,9 @@ class IncomingRequest(TrackedRequest):
     queued: bool = False  # its handler has not started
     work: Any = None  # handle to cancel its handler
     origin: Any = None  # transport context of the request, and the route of its response
-    envelope: Envelope | None = None  # of a request of the modern era
+    envelope: "Envelope | None" = None  # of a request of the modern era
     unwrapped: bool = False  # its structured content is sent without the wrapper object of older revisions
-    hint: CacheHint | None = None  # cache lifetime of its result
+    hint: "CacheHint | None" = None  # cache lifetime of its result
     input_round: InputRound | None = None  # earlier questions and answers, for a handler that runs again
     once: Effects | None = None  # recorded effects that must not be repeated
     task: Callable[[], Awaitable[None]] | None = None  # turns the call into a task, if that is possible later

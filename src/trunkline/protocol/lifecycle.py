@@ -11,7 +11,9 @@ receiving are different signals, so each direction has its own rules: a client's
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from trunkline.errors import WrongPhase
 
@@ -134,7 +136,7 @@ def next_phase(phase: Phase, signal: Signal) -> Phase:
         raise WrongPhase(signal.name.lower(), phase.name.lower(), kind="illegal_transition") from None
 
 
-class FoundingNames(NamedTuple):
+class FoundingNames(Struct, frozen=True):
     """The names of a phase in the three founding documents."""
 
     phase: str  # the five phases of the implementation plan

@@ -7,6 +7,8 @@ client info, capabilities and log level of the request. All keys are defined her
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec import UNSET, Raw
+
 __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
@@ -22,6 +24,7 @@ __all__ = [
     "TASK_PROGRESS",
     "TRACE_KEYS",
     "ProgressToken",
+    "may_have_envelope",
     "progress_token",
 ]
 
@@ -49,3 +52,17 @@ def progress_token(meta: Mapping[str, Any] | None) -> ProgressToken | None:
         return None
     token = meta.get(PROGRESS_TOKEN)
     return token if isinstance(token, int | str) and not isinstance(token, bool) else None
+
+
+_ENVELOPE_KEY: Final = PROTOCOL_VERSION.encode()
+
+
+def may_have_envelope(params: Any) -> bool:
+    """Return whether params seem to have the envelope of the modern era. A fast check, which a string in the params can
+    fool."""
+    if type(params) is Raw:
+        return _ENVELOPE_KEY in bytes(params)
+    if params is UNSET:
+        return False
+    meta: Any = params.values.get("_meta")
+    return isinstance(meta, dict) and PROTOCOL_VERSION in meta

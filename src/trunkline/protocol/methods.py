@@ -1,21 +1,20 @@
 """METHODS: the table of all methods and notifications, one row each.
 
-A row has the receiver, the types of params and result, the required capability, the time limit, and the revisions that
-define it. Guards, dispatch and the documentation are derived from this table.
+A row has the receiver, the names of the types of params and result, the required capability, the time limit, and the
+revisions that define it. Guards, dispatch and the documentation are derived from this table.
 """
 
 from collections.abc import Iterator
 from enum import Enum, auto
+from importlib import import_module
 from typing import Any, Final
 
 from msgspec import Struct
 
 from trunkline.config import Settings
-from trunkline.protocol import types as t
+from trunkline.protocol import types
 from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.revisions import HANDSHAKE, Revision
-from trunkline.protocol.types import tasks_extension as extension
-from trunkline.protocol.types import tasks_founding as founding
 
 __all__ = ["ALIASES", "METHODS", "Method", "Side", "TimeLimit", "find_method", "methods_for", "widened_capabilities"]
 
@@ -62,8 +61,8 @@ class Method(Struct, frozen=True):
 
     name: str
     receiver: Side
-    params: type[Any]
-    result: type[Any] | None = None  # None: a notification
+    params_name: str  # of its type in `protocol.types`, which is imported when the method is first used
+    result_name: str | None = None  # None: a notification
     capability: str | None = None  # required capability: the receiver's for a request, the sender's for a notification
     time_limit: TimeLimit = TimeLimit.WORK
     fails_as_result: bool = False  # a failure of user code is a failed result, not an error
@@ -75,7 +74,17 @@ class Method(Struct, frozen=True):
     @property
     def is_request(self) -> bool:
         """Whether it has a response."""
-        return self.result is not None
+        return self.result_name is not None
+
+    @property
+    def params(self) -> type[Any]:
+        """The type of its params."""
+        return _find_type(self.params_name)
+
+    @property
+    def result(self) -> type[Any] | None:
+        """The type of its result; None for a notification."""
+        return None if self.result_name is None else _find_type(self.result_name)
 
     @property
     def receive_signal(self) -> Signal:
@@ -106,6 +115,12 @@ class Method(Struct, frozen=True):
         return self.receiver in {side, Side.EITHER}
 
 
+def _find_type(name: str) -> type[Any]:
+    """Import a type of `protocol.types`, or of one of its modules."""
+    module, _, name = name.rpartition(".")
+    return getattr(import_module(f"{types.__name__}.{module}") if module else types, name)
+
+
 _CALL: Final = (Signal.RECV_CALL, Signal.SEND_CALL)
 _NOTICE: Final = (Signal.RECV_NOTICE, Signal.SEND_NOTICE)
 _SIGNALS: Final = {
@@ -121,63 +136,64 @@ V2025_06_18, V2025_11_25, V2026_07_28 = Revision.V2025_06_18, Revision.V2025_11_
 _LAST: Final = V2025_11_25  # the last revision of the handshake era
 
 METHODS: Final = (
-    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, time_limit=TimeLimit.HANDSHAKE, until=_LAST),
-    Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
-    Method("ping", EITHER, t.Empty, t.Empty, time_limit=TimeLimit.QUICK, until=_LAST),
-    Method("shutdown", SERVER, t.Empty, t.Empty, time_limit=TimeLimit.ENDLESS, until=_LAST, profile="erlmcp"),
-    Method("notifications/shutdown", SERVER, t.Empty, until=_LAST, profile="erlmcp"),  # also accepted by its bare name
-    Method("notifications/cancelled", EITHER, t.CancelledParams),
-    Method("notifications/progress", EITHER, t.ProgressParams),
-    Method("server/discover", SERVER, t.Empty, t.DiscoverResult, time_limit=TimeLimit.QUICK, since=V2026_07_28),
+    Method("initialize", SERVER, "InitializeParams", "InitializeResult", time_limit=TimeLimit.HANDSHAKE, until=_LAST),
+    Method("notifications/initialized", SERVER, "Empty", until=_LAST),
+    Method("ping", EITHER, "Empty", "Empty", time_limit=TimeLimit.QUICK, until=_LAST),
+    Method("shutdown", SERVER, "Empty", "Empty", time_limit=TimeLimit.ENDLESS, until=_LAST, profile="erlmcp"),
+    Method("notifications/shutdown", SERVER, "Empty", until=_LAST, profile="erlmcp"),  # also accepted by its bare name
+    Method("notifications/cancelled", EITHER, "CancelledParams"),
+    Method("notifications/progress", EITHER, "ProgressParams"),
+    Method("server/discover", SERVER, "Empty", "DiscoverResult", time_limit=TimeLimit.QUICK, since=V2026_07_28),
     # tools
-    Method("tools/list", SERVER, t.PaginatedParams, t.ListToolsResult, "tools", TimeLimit.QUICK),
-    Method("tools/call", SERVER, t.CallToolParams, t.CallToolResult, "tools", fails_as_result=True),
-    Method("notifications/tools/list_changed", CLIENT, t.Empty, capability="tools.listChanged"),
+    Method("tools/list", SERVER, "PaginatedParams", "ListToolsResult", "tools", TimeLimit.QUICK),
+    Method("tools/call", SERVER, "CallToolParams", "CallToolResult", "tools", fails_as_result=True),
+    Method("notifications/tools/list_changed", CLIENT, "Empty", capability="tools.listChanged"),
     # resources
-    Method("resources/list", SERVER, t.PaginatedParams, t.ListResourcesResult, "resources", TimeLimit.QUICK),
-    Method("resources/templates/list", SERVER, t.PaginatedParams, t.ListResourceTemplatesResult, "resources",
+    Method("resources/list", SERVER, "PaginatedParams", "ListResourcesResult", "resources", TimeLimit.QUICK),
+    Method("resources/templates/list", SERVER, "PaginatedParams", "ListResourceTemplatesResult", "resources",
            TimeLimit.QUICK),
-    Method("resources/read", SERVER, t.ReadResourceParams, t.ReadResourceResult, "resources"),
-    Method("resources/subscribe", SERVER, t.SubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
-    Method("resources/unsubscribe", SERVER, t.UnsubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
-    Method("notifications/resources/list_changed", CLIENT, t.Empty, capability="resources.listChanged"),
-    Method("notifications/resources/updated", CLIENT, t.ResourceUpdatedParams, capability="resources.subscribe"),
+    Method("resources/read", SERVER, "ReadResourceParams", "ReadResourceResult", "resources"),
+    Method("resources/subscribe", SERVER, "SubscribeParams", "Empty", "resources.subscribe", until=_LAST),
+    Method("resources/unsubscribe", SERVER, "UnsubscribeParams", "Empty", "resources.subscribe", until=_LAST),
+    Method("notifications/resources/list_changed", CLIENT, "Empty", capability="resources.listChanged"),
+    Method("notifications/resources/updated", CLIENT, "ResourceUpdatedParams", capability="resources.subscribe"),
     # prompts
-    Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", TimeLimit.QUICK),
-    Method("prompts/get", SERVER, t.GetPromptParams, t.GetPromptResult, "prompts"),
-    Method("notifications/prompts/list_changed", CLIENT, t.Empty, capability="prompts.listChanged"),
+    Method("prompts/list", SERVER, "PaginatedParams", "ListPromptsResult", "prompts", TimeLimit.QUICK),
+    Method("prompts/get", SERVER, "GetPromptParams", "GetPromptResult", "prompts"),
+    Method("notifications/prompts/list_changed", CLIENT, "Empty", capability="prompts.listChanged"),
     # subscriptions
-    Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, time_limit=TimeLimit.ENDLESS, since=V2026_07_28),
-    Method("notifications/subscriptions/acknowledged", CLIENT, t.SubscriptionsAcknowledgedParams, since=V2026_07_28),
+    Method("subscriptions/listen", SERVER, "ListenParams", "Empty", time_limit=TimeLimit.ENDLESS, since=V2026_07_28),
+    Method("notifications/subscriptions/acknowledged", CLIENT, "SubscriptionsAcknowledgedParams", since=V2026_07_28),
     # completion and logging
-    Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
-    Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", until=_LAST),
-    Method("notifications/message", CLIENT, t.LoggingMessageParams, capability="logging"),
+    Method("completion/complete", SERVER, "CompleteParams", "CompleteResult", "completions"),
+    Method("logging/setLevel", SERVER, "SetLevelParams", "Empty", "logging", until=_LAST),
+    Method("notifications/message", CLIENT, "LoggingMessageParams", capability="logging"),
     # requests of a server to a client
-    Method("sampling/createMessage", CLIENT, t.CreateMessageParams, t.CreateMessageResult, "sampling", until=_LAST),
-    Method("roots/list", CLIENT, t.Empty, t.ListRootsResult, "roots", TimeLimit.QUICK, until=_LAST),
-    Method("notifications/roots/list_changed", SERVER, t.Empty, capability="roots.listChanged", until=_LAST),
+    Method("sampling/createMessage", CLIENT, "CreateMessageParams", "CreateMessageResult", "sampling", until=_LAST),
+    Method("roots/list", CLIENT, "Empty", "ListRootsResult", "roots", TimeLimit.QUICK, until=_LAST),
+    Method("notifications/roots/list_changed", SERVER, "Empty", capability="roots.listChanged", until=_LAST),
     Method(
-        "elicitation/create", CLIENT, t.ElicitParams, t.ElicitResult, "elicitation", TimeLimit.PERSON,
+        "elicitation/create", CLIENT, "ElicitParams", "ElicitResult", "elicitation", TimeLimit.PERSON,
         since=V2025_06_18, until=_LAST,
     ),
     Method(
-        "notifications/elicitation/complete", CLIENT, t.ElicitationCompleteParams,
+        "notifications/elicitation/complete", CLIENT, "ElicitationCompleteParams",
         since=V2025_11_25, until=_LAST,
     ),
     # tasks of 2025-11-25; later an extension, which has some methods of the same name
-    Method("tasks/get", EITHER, t.GetTaskParams, t.AnyTaskResult, "tasks", since=V2025_11_25, widened_by="erlmcp"),
-    Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", TimeLimit.ENDLESS,
+    Method("tasks/get", EITHER, "GetTaskParams", "AnyTaskResult", "tasks", since=V2025_11_25, widened_by="erlmcp"),
+    Method("tasks/result", EITHER, "GetTaskPayloadParams", "GetTaskPayloadResult", "tasks", TimeLimit.ENDLESS,
            since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
-    Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", TimeLimit.QUICK,
+    Method("tasks/list", EITHER, "PaginatedParams", "ListTasksResult", "tasks.list", TimeLimit.QUICK,
            since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
-    Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25,
+    Method("tasks/cancel", EITHER, "CancelTaskParams", "AnyTaskResult", "tasks.cancel", since=V2025_11_25,
            widened_by="erlmcp"),
-    Method("tasks/create", SERVER, founding.CreateFoundingTaskParams, founding.CreateFoundingTaskResult, "tasks",
+    Method("tasks/create", SERVER, "tasks_founding.CreateFoundingTaskParams",
+           "tasks_founding.CreateFoundingTaskResult", "tasks",
            until=_LAST, profile="erlmcp"),
-    Method("tasks/update", SERVER, extension.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
-    Method("notifications/tasks", CLIENT, extension.DetailedTask, since=V2026_07_28),
-    Method("notifications/tasks/status", EITHER, t.TaskStatusParams, capability="tasks", since=V2025_11_25, until=_LAST,
+    Method("tasks/update", SERVER, "tasks_extension.UpdateTaskParams", "Empty", "tasks", since=V2026_07_28),
+    Method("notifications/tasks", CLIENT, "tasks_extension.DetailedTask", since=V2026_07_28),
+    Method("notifications/tasks/status", EITHER, "TaskStatusParams", capability="tasks", since=V2025_11_25, until=_LAST,
            widened_by="erlmcp"),
 )  # fmt: skip
 

@@ -25,10 +25,10 @@ from trunkline.protocol.types.tasks_extension import DetailedTask, TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["CACHEABLE_METHODS", "CacheHint", "CacheScope", "ModernProtocol", "unwrap_result", "wrap_result"]
+__all__ = ["CacheHint", "CacheScope", "ModernProtocol", "unwrap_result", "wrap_result"]
 
 CacheScope = Literal["public", "private"]
-CACHEABLE_METHODS: Final = frozenset(
+_CACHEABLE_METHODS: Final = frozenset(
     {
         "server/discover",
         "tools/list",
@@ -37,8 +37,7 @@ CACHEABLE_METHODS: Final = frozenset(
         "resources/templates/list",
         "resources/read",
     }
-)
-"""The methods whose results have a cache lifetime."""
+)  # methods whose results have a cache lifetime
 
 _VERSION: Final = "mcp-protocol-version"
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
@@ -62,6 +61,9 @@ class CacheHint(Struct, frozen=True):
 
     ttl: float = 0.0  # seconds
     scope: CacheScope = "private"
+
+
+_NOT_CACHED: Final = CacheHint()
 
 
 class ModernProtocol:
@@ -124,6 +126,11 @@ class ModernProtocol:
             "supported_versions": list(SUPPORTED_VERSIONS),
             "capabilities": restrict_to_revision(self.capabilities(), Revision.V2026_07_28),
         }
+
+    @staticmethod
+    def default_hint(method: str) -> CacheHint | None:
+        """Return the hint for a result that states none; None if the results of the method have no cache lifetime."""
+        return _NOT_CACHED if method in _CACHEABLE_METHODS else None
 
     def encode_result(self, result: Any, *, hint: CacheHint | None = None, unwrap: bool = False) -> Raw:
         """Encode a result. `unwrap`: send structured content without the wrapper object of older revisions."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.errors import ConfigError
 from trunkline.protocol.task_dialects import Dialect
 
-__all__ = ["PROFILES", "Profile", "ProfileName", "profile_of"]
+__all__ = ["PROFILES", "Profile", "ProfileName", "find_profile"]
 
 ProfileName = Literal["erlmcp"]
 
@@ -30,10 +30,8 @@ PROFILES: Final[Mapping[str, Profile]] = {
 }
 
 
-def profile_of(name: str | None) -> Profile | None:
-    """Return the profile of a name; None for None. Raise `ConfigError` for an unknown name."""
-    if name is None:
-        return None
+def find_profile(name: str) -> Profile:
+    """Return the profile of a name. Raise `ConfigError` for an unknown name."""
     if name not in PROFILES:
         raise ConfigError(f"compat is one of {', '.join(PROFILES)}, not {name!r}")
     return PROFILES[name]

@@ -6,8 +6,9 @@ the peer are values (`MessageRefused`, `MessageIgnored`); errors of this side ar
 Clients and servers use it: `side` says which one this is.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, assert_never
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from trunkline.config import Settings
 from trunkline.errors import CapabilityNotSupported, InvalidRequest, MethodNotFound, ProtocolError, RequestIdConflict
 from trunkline.protocol import lifecycle
+from trunkline.protocol import types as t
 from trunkline.protocol.capabilities import (
     Capabilities,
     NegotiatedCapabilities,
@@ -22,8 +24,6 @@ from trunkline.protocol.capabilities import (
     negotiate_capabilities,
     restrict_to_revision,
 )
-from trunkline.protocol.client_envelope import DISCOVER, PROBE_ID, ClientEnvelope, read_server_info
-from trunkline.protocol.envelope import may_have_envelope
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.events import (
     CallCancelled,
@@ -46,21 +46,12 @@ from trunkline.protocol.inflight import (
 )
 from trunkline.protocol.legal_methods import Receivable, Sendable, legal_methods, required_capabilities
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.meta import PROGRESS_TOKEN
+from trunkline.protocol.meta import PROGRESS_TOKEN, may_have_envelope
 from trunkline.protocol.methods import ALIASES, Method, Side, TimeLimit, find_method, widened_capabilities
-from trunkline.protocol.modern import CACHEABLE_METHODS, CacheHint, ModernProtocol
 from trunkline.protocol.projection import project, wrap_structured_content
 from trunkline.protocol.refusals import malformed_refusal, request_refusal, send_refusal, unavailable_refusal
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST_HANDSHAKE, Revision, negotiate
-from trunkline.protocol.types import (
-    CallToolResult,
-    CancelledParams,
-    DiscoverResult,
-    Implementation,
-    InitializeParams,
-    InitializeResult,
-    ProgressParams,
-)
+from trunkline.protocol.types import CallToolResult, Implementation, InitializeParams, InitializeResult
 from trunkline.wire.codec import DecodeError, decoder
 from trunkline.wire.messages import (
     ErrorObject,
@@ -73,15 +64,17 @@ from trunkline.wire.messages import (
     Response,
 )
 
+if TYPE_CHECKING:
+    from trunkline.protocol.client_envelope import ClientEnvelope
+    from trunkline.protocol.modern import ModernProtocol
+
 __all__ = ["Session"]
 
 _CANCELLED: Final = find_method("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
 _LONGEST_ID: Final = 18  # digits; our ids are consecutive numbers
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
-_read_cancelled: Final = decoder(CancelledParams)
 _read_initialize: Final = decoder(InitializeParams)
-_read_progress: Final = decoder(ProgressParams)
 
 
 class Session:
@@ -99,10 +92,10 @@ class Session:
         "_sendable",
         "client_envelope",
         "failure",
+        "get_modern",
         "info",
         "instructions",
         "last_id",
-        "modern",
         "negotiated",
         "own_capabilities",
         "peer",
@@ -124,15 +117,15 @@ class Session:
         revisions: Iterable[Revision] = HANDSHAKE,
         settings: Settings | None = None,
         phase: Phase = Phase.NEW,
-        modern: ModernProtocol | None = None,
+        get_modern: "Callable[[], ModernProtocol] | None" = None,
         profile: str | None = None,
     ) -> None:
-        """`modern` handles requests of the modern era, where they are accepted. `profile` adds methods to the handshake
-        era."""
+        """`get_modern` returns the handler of requests of the modern era, where they are accepted. `profile` adds
+        methods to the handshake era."""
         self.profile = profile
         self.side = side
         self.info = info
-        self.modern = modern
+        self.get_modern = get_modern
         self.client_envelope: ClientEnvelope | None = (
             None  # envelope of our requests, if the server is of the modern era
         )
@@ -267,6 +260,8 @@ class Session:
 
     def start_probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[OutgoingRequest, Request]:
         """Return the era probe, which asks whether the server speaks the modern era."""
+        from trunkline.protocol.client_envelope import DISCOVER, PROBE_ID, ClientEnvelope  # imported here: for clients
+
         stamp = ClientEnvelope(self.info, self.own_capabilities, Revision.V2026_07_28)
         awaited = OutgoingRequest(PROBE_ID, DISCOVER, now, waiter=waiter)
         awaited.set_timeout(now, timeout, None)
@@ -274,8 +269,10 @@ class Session:
         self.deadlines.schedule(awaited)
         return awaited, Request(PROBE_ID, DISCOVER.name, stamp.add_to(UNSET))
 
-    def complete_discovery(self, result: DiscoverResult) -> None:
+    def complete_discovery(self, result: "t.DiscoverResult") -> None:
         """Handle the response to the era probe: from now on every request has an envelope."""
+        from trunkline.protocol.client_envelope import ClientEnvelope, read_server_info  # imported here: for clients
+
         self.revision = Revision.V2026_07_28
         self.negotiated = NegotiatedCapabilities(
             result.capabilities, restrict_to_revision(self.own_capabilities, self.revision)
@@ -291,13 +288,13 @@ class Session:
     ) -> SessionEvent:
         """Handle a message and return an event. `headers` are those of an HTTP transport."""
         if isinstance(message, Request):
-            if self.modern is not None and (headers is not None or may_have_envelope(message.params)):
-                event = self._receive_modern(message, now, self.modern, headers)
+            if self.get_modern is not None and (headers is not None or may_have_envelope(message.params)):
+                event = self._receive_modern(message, now, self.get_modern(), headers)
                 if event is not None:
                     return event
             row = self._receivable.get(message.method)
             ident = message.id
-            if row is None or row.result is None or ident in self._incoming:
+            if row is None or row.result_name is None or ident in self._incoming:
                 return self._refuse_call(message, row)
             call = self._incoming[ident] = IncomingRequest(ident, row, now)
             return CallReceived(call, message.params)
@@ -306,7 +303,7 @@ class Session:
         return self._receive_other(message, now)
 
     def _receive_modern(
-        self, message: Request, now: float, modern: ModernProtocol, headers: Mapping[str, str] | None
+        self, message: Request, now: float, modern: "ModernProtocol", headers: Mapping[str, str] | None
     ) -> SessionEvent | None:
         """Handle a request with an envelope; return None if it has none."""
         try:
@@ -371,15 +368,15 @@ class Session:
                         else MessageIgnored("duplicate notifications/initialized", "duplicate_notification")
                     )
                 case "notifications/cancelled":
-                    return self._receive_cancelled(_read_cancelled(_object(message.params)))
+                    return self._receive_cancelled(_notification_decoder("CancelledParams")(_object(message.params)))
                 case "notifications/progress":
-                    return self._receive_progress(_read_progress(_object(message.params)), now)
+                    return self._receive_progress(_notification_decoder("ProgressParams")(_object(message.params)), now)
                 case _:
                     return NotificationReceived(row, message.params)
         except (DecodeError, RecursionError) as error:
             return MessageIgnored(f"params of {name}: {error}", "invalid_params")
 
-    def _receive_cancelled(self, params: CancelledParams) -> SessionEvent:
+    def _receive_cancelled(self, params: "t.CancelledParams") -> SessionEvent:
         call = None if params.request_id is None else self._incoming.get(params.request_id)
         if call is None or call.method.name == "initialize":  # lifecycle: initialize is never cancelled
             return MessageIgnored("cancellation of a request that is not in flight", "unknown_request")
@@ -387,7 +384,7 @@ class Session:
         call.done = call.cancelled = True
         return CallCancelled(call, params.reason)
 
-    def _receive_progress(self, params: ProgressParams, now: float) -> SessionEvent:
+    def _receive_progress(self, params: "t.ProgressParams", now: float) -> SessionEvent:
         request = self._outgoing.get(params.progress_token)
         if request is None and self._finished is not None:
             request = self._finished.find_progressing(params.progress_token)
@@ -459,9 +456,10 @@ class Session:
         """Return the response with a result in the form of the request's revision."""
         if type(result) is Raw:
             return Response(call.id, result)
-        if call.envelope is not None and self.modern is not None:
-            hint = call.hint or (CacheHint() if call.method.name in CACHEABLE_METHODS else None)
-            return Response(call.id, self.modern.encode_result(result, hint=hint, unwrap=call.unwrapped))
+        if call.envelope is not None and self.get_modern is not None:
+            modern = self.get_modern()
+            hint = call.hint or modern.default_hint(call.method.name)
+            return Response(call.id, modern.encode_result(result, hint=hint, unwrap=call.unwrapped))
         return Response(call.id, project(result, self.effective_revision))
 
     def fail(self, call: IncomingRequest, error: ProtocolError) -> ErrorResponse | None:
@@ -537,7 +535,7 @@ class Session:
             self._finished_requests().add_abandoned(request)
         if request.as_task or request.method.name == "initialize":
             return None  # cancellation: initialize must not be cancelled, and tasks have their own method
-        return Notification("notifications/cancelled", CancelledParams(request_id=request.id, reason=reason))
+        return Notification("notifications/cancelled", t.CancelledParams(request_id=request.id, reason=reason))
 
     def _finished_requests(self) -> FinishedRequests:
         self._finished = self._finished or FinishedRequests()
@@ -587,6 +585,12 @@ class Session:
             request.done = True
         self._outgoing.clear()
         return awaited
+
+
+@cache
+def _notification_decoder(name: str) -> Callable[[Any], Any]:
+    """Return the decoder of params, made when such a notification first arrives."""
+    return decoder(getattr(t, name))
 
 
 def _object(params: Any) -> Any:

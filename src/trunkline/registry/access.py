@@ -10,12 +10,12 @@ from trunkline.errors import RegistrationError
 
 __all__ = ["Access", "is_scope", "parse_access"]
 
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, "Access Token Scope"; scopes are sent in a header
+_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749, "Access Token Scope"; scopes are sent in a header
 
 
 def is_scope(text: object) -> bool:
     """Return whether a value is a valid scope."""
-    return isinstance(text, str) and _SCOPE.fullmatch(text) is not None
+    return isinstance(text, str) and re.fullmatch(_SCOPE, text) is not None
 
 
 class Access(Struct, frozen=True):

@@ -14,12 +14,10 @@ _OTHERS: Final = {
     *("returns", "return", "raises", "yields", "yield", "examples", "example", "notes", "note", "attributes"),
     *("see also", "warnings", "warning", "references"),
 }
-_GOOGLE_ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)")
-_NUMPY_ARGUMENTS: Final = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
-_SPHINX_ARGUMENT: Final = re.compile(
-    r":(?:param|parameter|arg|argument|key|keyword)\s(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)"
-)
-_SPHINX_OTHER: Final = re.compile(r":(?:returns?|rtype|raises?|except|exception|type|yields?|meta)\b[^:]*:.*")
+_GOOGLE_ARGUMENT: Final = r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)"
+_NUMPY_ARGUMENTS: Final = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?"
+_SPHINX_ARGUMENT: Final = r":(?:param|parameter|arg|argument|key|keyword)\s(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)"
+_SPHINX_OTHER: Final = r":(?:returns?|rtype|raises?|except|exception|type|yields?|meta)\b[^:]*:.*"
 
 
 class Docstring(Struct, frozen=True):
@@ -56,10 +54,10 @@ class _DocstringReader:
         """Read the next line; the line below may underline a title."""
         if (title := _title(line, below)) is not None:
             self._open("google" if line.rstrip().endswith(":") else "numpy", about_arguments=title in _ARGUMENTS)
-        elif found := _SPHINX_ARGUMENT.fullmatch(line):
+        elif line.startswith(":") and (found := re.fullmatch(_SPHINX_ARGUMENT, line)):
             self._open("sphinx", about_arguments=True)
             self._begin([found[1]], found[2])
-        elif _SPHINX_OTHER.fullmatch(line):
+        elif line.startswith(":") and re.fullmatch(_SPHINX_OTHER, line):
             self._open("sphinx", about_arguments=False)
         elif self._style is None or (self._style != "numpy" and line and not line[0].isspace()):
             self._style = None  # a line at the margin ends a section of the other styles
@@ -80,9 +78,9 @@ class _DocstringReader:
 
     def _argument_line(self, line: str) -> None:
         text = line.strip()
-        if self._style == "numpy" and not line[0].isspace() and (found := _NUMPY_ARGUMENTS.fullmatch(text)):
+        if self._style == "numpy" and not line[0].isspace() and (found := re.fullmatch(_NUMPY_ARGUMENTS, text)):
             self._begin([name.strip(" \t*") for name in found[1].split(",")], "")
-        elif self._style == "google" and self._is_outer(line) and (found := _GOOGLE_ARGUMENT.fullmatch(text)):
+        elif self._style == "google" and self._is_outer(line) and (found := re.fullmatch(_GOOGLE_ARGUMENT, text)):
             self._begin([found[1]], found[2])
         else:
             self._go_on(text)

@@ -12,9 +12,10 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from trunkline.registry.handlers import Handler, StartMode
+from trunkline.registry.results import Pieces
 from trunkline.registry.signatures import underlying_function
 
-__all__ = ["Pieces", "Progress", "wrap_generator"]
+__all__ = ["Progress", "wrap_generator"]
 
 _CONTEXT: Final = "(context)"  # key of the context in a plan's values; no parameter can have this name
 
@@ -25,10 +26,6 @@ class Progress(Struct, frozen=True):
     progress: float
     total: float | None = None
     message: str | None = None
-
-
-class Pieces(list[Any]):
-    """The values that a generator yielded, in order; each is a piece of content."""
 
 
 def wrap_generator(handler: Handler) -> Handler:

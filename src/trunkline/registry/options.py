@@ -1,14 +1,16 @@
 """Options of entries at registration, one type per kind of entry. The comments describe the options."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.errors.suggestions import did_you_mean
 from trunkline.protocol.types import Annotations, Icon, ToolAnnotations, Wire
-from trunkline.registry.tasks import TaskPolicy, TaskSupport
+
+if TYPE_CHECKING:
+    from trunkline.registry.tasks import TaskPolicy, TaskSupport
 
 __all__ = [
     "EntryOptions",
@@ -41,7 +43,7 @@ class ToolOptions(EntryOptions, total=False):
     annotations: ToolAnnotations | Mapping[str, Any] | None  # hints about its behaviour
     timeout: float | None  # seconds per call; default: `work_timeout`
     structured: bool  # False: no output schema, and results without structured content
-    task: bool | TaskSupport | TaskPolicy  # whether calls run as tasks; True: if the client requests it
+    task: "bool | TaskSupport | TaskPolicy"  # whether calls run as tasks; True: if the client requests it
     asks: Sequence[str]  # required client capabilities: "elicitation", "sampling", "roots", …
 
 

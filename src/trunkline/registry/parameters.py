@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 from typing import Annotated, Any, Final, cast, get_args, get_origin
 
@@ -115,6 +114,8 @@ def _field_of(parameter: Parameter) -> Any:
     if parameter.factory is not None:
         return msgspec.field(default_factory=parameter.factory)
     if isinstance(default, _MUTABLE):
+        from copy import copy  # imported here: few defaults are mutable
+
         return msgspec.field(default_factory=partial(copy, cast("Any", default)))
     return msgspec.field(default=default)
 

@@ -26,9 +26,7 @@ from trunkline.protocol.types import (
 )
 from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry import type_adapters as kinds
-from trunkline.registry import validators
 from trunkline.registry.class_layout import UNIONS, ValueDirection, is_plain
-from trunkline.registry.generators import Pieces
 from trunkline.registry.media import Media
 from trunkline.registry.unencodable import explain_missing_await, to_json
 from trunkline.wire import codec
@@ -36,6 +34,7 @@ from trunkline.wire import codec
 __all__ = [
     "BadResult",
     "Output",
+    "Pieces",
     "as_block",
     "check_contents",
     "check_mime",
@@ -48,7 +47,7 @@ _RESULTS: Final = (CallToolResult, ToolResult)
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
 _builtins: Final = codec.decoder(object)
 _as_text: Final = codec.decoder(str)
-_MIME: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?")
+_MIME: Final = r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?"
 
 
 class BadResult(InternalError):
@@ -58,6 +57,10 @@ class BadResult(InternalError):
 
     def __init__(self, why: str, *, kind: str = "invalid_content") -> None:
         super().__init__(why, data={"kind": kind})
+
+
+class Pieces(list[Any]):
+    """The values that a generator yielded, in order; each is a piece of content."""
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -120,7 +123,9 @@ def _checker(returns: Any, described: Mapping[str, Any] | None, name: str) -> Ca
     decoding is not equivalent, as with computed fields."""
     if described is None or kinds.is_native(returns):
         return kinds.decoder(returns)
-    validator = validators.Validator(described, f"tool {name!r}")
+    from trunkline.registry.validators import Validator  # imported here: few types need a schema
+
+    validator = Validator(described, f"tool {name!r}")
 
     def check(encoded: bytes) -> None:
         if faults := validator.faults(_builtins(encoded)):
@@ -301,7 +306,7 @@ def _one_content(value: Any, uri: str, mime_type: str | None, settings: Settings
 
 def check_mime(mime_type: str | None) -> str | None:
     """Return a valid MIME type; raise `RegistrationError` for any other."""
-    if mime_type is not None and not _MIME.fullmatch(mime_type):
+    if mime_type is not None and not re.fullmatch(_MIME, mime_type):
         raise RegistrationError(f"{mime_type!r} is not a MIME type, such as text/markdown", kind="invalid_mime_type")
     return mime_type
 
@@ -334,7 +339,7 @@ def check_contents(contents: ResourceContents, settings: Settings) -> None:
 
 
 def _check_mime_of(mime_type: str) -> None:
-    if not _MIME.fullmatch(mime_type):
+    if not re.fullmatch(_MIME, mime_type):
         raise BadResult(f"{mime_type!r} is not a MIME type", kind="invalid_mime_type")
 
 

@@ -1,10 +1,11 @@
 """Tools: their definitions, argument decoding and validation, built at registration."""
 
 import contextlib
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
 
 import msgspec
 from msgspec import Struct
@@ -12,17 +13,19 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.errors.suggestions import did_you_mean
-from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, find_mirrored_arguments
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry.access import Access
-from trunkline.registry.generators import wrap_generator
 from trunkline.registry.handlers import Handler, Run, make_runner
 from trunkline.registry.options import ToolOptions, display_members, from_mapping
 from trunkline.registry.results import Output, tool_output
-from trunkline.registry.tasks import TaskPolicy, parse_policy
-from trunkline.registry.validators import Fault, Validator
+from trunkline.registry.signatures import underlying_function
 from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.protocol.headers import MirroredArgument
+    from trunkline.registry.tasks import TaskPolicy
+    from trunkline.registry.validators import Validator
 
 __all__ = ["CallLimiter", "ToolEntry", "make_tool"]
 
@@ -61,14 +64,16 @@ class ToolEntry(Struct, frozen=True, dict=True):
     timeout: float | None = None  # seconds; None: the server's setting
     limiter: CallLimiter | None = None  # limiter of its calls; None: unlimited
     custom_schema: Mapping[str, Any] | None = None  # custom input schema
-    custom_validator: Validator | None = None
+    custom_validator: "Validator | None" = None
     asks: tuple[str, ...] = ()  # required client capabilities
-    task: TaskPolicy | None = None  # task policy; None: calls never run as tasks
+    task: "TaskPolicy | None" = None  # task policy; None: calls never run as tasks
     access: Access | None = None  # access rule, if any
 
     @cached_property
-    def mirrored_arguments(self) -> tuple[MirroredArgument, ...]:
+    def mirrored_arguments(self) -> "tuple[MirroredArgument, ...]":
         """The arguments that HTTP headers repeat."""
+        from trunkline.protocol.headers import find_mirrored_arguments  # imported here: for HTTP only
+
         return find_mirrored_arguments(self.definition.input_schema)
 
     def __repr__(self) -> str:
@@ -115,8 +120,10 @@ class ToolEntry(Struct, frozen=True, dict=True):
         return codec.decoder(self.handler.arguments, kinds.decode_hook)
 
     @cached_property
-    def validator(self) -> Validator:
+    def validator(self) -> "Validator":
         """The compiled input schema: compiled at registration if it is custom, otherwise for the first refusal."""
+        from trunkline.registry.validators import Validator  # imported here: most arguments are valid
+
         return self.custom_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
 
     def decode_leniently(self, raw: Any, error: Exception) -> Any:
@@ -155,6 +162,8 @@ class ToolEntry(Struct, frozen=True, dict=True):
     def arguments_error(self, raw: Any, error: Exception) -> InvalidParams:
         """Return an error that lists everything that is wrong with invalid arguments, by the published schema if
         possible, else by the decoder's message."""
+        from trunkline.registry.validators import Fault
+
         faults: list[Fault] = []
         why, hints = str(error), ""
         # Nested too deep, or a pattern that only Python supports: use the decoder's message.
@@ -211,14 +220,10 @@ def make_tool(
     if len(described) > settings.max_tool_description:
         why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
         raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
-    handler = wrap_generator(handler)
+    handler = _without_generator(handler)
     output = tool_output(handler.returns, name, settings, structured=options.get("structured", True))
     input_schema = options.get("input_schema")
     validator = None if input_schema is None else _compile_schema(input_schema, name)
-    try:
-        find_mirrored_arguments(input_schema or {})
-    except InvalidAnnotation as error:
-        raise RegistrationError(f"tool {name!r}: {error}", kind="tool_schema_invalid") from None
     asks: Sequence[str] = options.get("asks", ())
     if isinstance(asks, str):
         raise RegistrationError(f"tool {name!r}: asks is a list of capabilities; write asks=({asks!r},)")
@@ -238,10 +243,18 @@ def make_tool(
         custom_schema=input_schema,
         custom_validator=validator,
         asks=tuple(asks),
-        task=parse_policy(name, options.get("task"), hints),
+        task=_parse_task(name, options.get("task"), hints),
         access=access,
         **display_members(f"tool {name!r}", options),
     )
+
+
+def _parse_task(name: str, option: Any, hints: ToolAnnotations | None) -> "TaskPolicy | None":
+    if option is None or option is False:
+        return None
+    from trunkline.registry.tasks import parse_policy  # imported here: few tools run as tasks
+
+    return parse_policy(name, option, hints)
 
 
 def _decode_string(text: str) -> Any:
@@ -252,11 +265,29 @@ def _decode_string(text: str) -> Any:
         return text
 
 
-def _compile_schema(input_schema: Any, name: str) -> Validator:
+def _without_generator(handler: Handler) -> Handler:
+    """Return the handler; for a generator, one that returns its pieces."""
+    function = underlying_function(handler.function)
+    if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+        return handler
+    from trunkline.registry.generators import wrap_generator  # imported here: few tools are generators
+
+    return wrap_generator(handler)
+
+
+def _compile_schema(input_schema: Any, name: str) -> "Validator":
+    from trunkline.protocol.headers import InvalidAnnotation, find_mirrored_arguments
+    from trunkline.registry.validators import Validator  # imported here: few tools have a custom schema
+
     if not isinstance(input_schema, Mapping) or cast("Mapping[str, Any]", input_schema).get("type") != "object":
         why = f'the schema of tool {name!r} must have "type": "object"'
         raise RegistrationError(why, kind="tool_schema_invalid")
-    return Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
+    validator = Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
+    try:
+        find_mirrored_arguments(cast("Mapping[str, Any]", input_schema))
+    except InvalidAnnotation as error:
+        raise RegistrationError(f"tool {name!r}: {error}", kind="tool_schema_invalid") from None
+    return validator
 
 
 def _with_properties(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +295,7 @@ def _with_properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     return dict(schema) if "properties" in schema else {**schema, "properties": {}}
 
 
-def _schema_decoder(handler: Handler, schema: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
+def _schema_decoder(handler: Handler, schema: Mapping[str, Any], validator: "Validator") -> Callable[[Any], Any]:
     """Return a decoder for a custom schema: fill in defaults, validate, then decode to the parameter types."""
     properties: Mapping[str, Any] = schema.get("properties") or {}
     defaults: dict[str, Any] = {

@@ -1,6 +1,5 @@
 """Error messages for return values without a JSON form: which part, and its type."""
 
-import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
@@ -68,5 +67,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", part) for number, part in enumerate(cast("list[Any]", value)))
     elif isinstance(value, Struct):
         yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
-    elif dataclasses.is_dataclass(value):
+    elif hasattr(value, "__dataclass_fields__"):
+        import dataclasses  # imported here: its author has imported it already
+
         yield from ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))

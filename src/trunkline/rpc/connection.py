@@ -30,6 +30,7 @@ from trunkline.errors import (
 )
 from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
 from trunkline.facts import Closed as ClosedFact
+from trunkline.protocol import types as t
 from trunkline.protocol.events import (
     CallCancelled,
     CallReceived,
@@ -48,13 +49,9 @@ from trunkline.protocol.meta import RELATED_TASK
 from trunkline.protocol.methods import Side, TimeLimit, find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import ProgressParams
 from trunkline.rpc import run_handler
-from trunkline.rpc.batches import Batches
-from trunkline.rpc.deadlines import DeadlineTimer
 from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.fact_reporter import FactReporter
-from trunkline.rpc.outgoing_requests import OutgoingRequests
 from trunkline.rpc.replies import Replies, too_large_error
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
@@ -70,7 +67,9 @@ from trunkline.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from trunkline.rpc.deadlines import DeadlineTimer
     from trunkline.rpc.keepalive import KeepaliveMonitor
+    from trunkline.rpc.outgoing_requests import OutgoingRequests
 
 __all__ = ["KEEPALIVE_FAILED", "LoopResources", "PeerConnection"]
 
@@ -152,14 +151,18 @@ class PeerConnection:
         return self._clock.now()
 
     @property
-    def _deadline_timer(self) -> DeadlineTimer:
+    def _deadline_timer(self) -> "DeadlineTimer":
         if self._lazy_deadline_timer is None:
+            from trunkline.rpc.deadlines import DeadlineTimer  # imported here: a call that does not wait needs none
+
             self._lazy_deadline_timer = DeadlineTimer(self.session.deadlines, self._clock, self._expire_due_requests)
         return self._lazy_deadline_timer
 
     @property
-    def _requests(self) -> OutgoingRequests:
+    def _requests(self) -> "OutgoingRequests":
         if self._lazy_requests is None:
+            from trunkline.rpc.outgoing_requests import OutgoingRequests  # imported here: most servers send none
+
             self._lazy_requests = OutgoingRequests(
                 self.session, self.channel, self._clock, self._deadline_timer, self.adjust_call_limit
             )
@@ -235,6 +238,8 @@ class PeerConnection:
             return
         batches = self.replies.batches
         if batches is None:
+            from trunkline.rpc.batches import Batches  # imported here: one revision has batches
+
             batches = self.replies.batches = Batches(self._send_batch)
         receive = self.session.receive
         for event in batches.receive(batch.messages, lambda message: receive(message, now)):
@@ -388,7 +393,7 @@ class PeerConnection:
             self.facts.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
         elif call.token is not None:
             meta = None if call.related_task is None else {RELATED_TASK: {"taskId": call.related_task}}
-            params = ProgressParams(
+            params = t.ProgressParams(
                 progress_token=call.token, progress=progress, total=total, message=message, meta=meta
             )
             self.notify("notifications/progress", params, about=call)
@@ -403,7 +408,7 @@ class PeerConnection:
         about: IncomingRequest | None = None,
         timeout: float | None = None,
         needs: str | None = None,
-        on_progress: Callable[[ProgressParams], None] | None = None,
+        on_progress: "Callable[[t.ProgressParams], None] | None" = None,
     ) -> Any:
         """Send a request and return its result (Raw).
 
@@ -423,7 +428,7 @@ class PeerConnection:
         params: Any,
         *,
         timeout: float | None = None,
-        on_progress: Callable[[ProgressParams], None] | None = None,
+        on_progress: "Callable[[t.ProgressParams], None] | None" = None,
     ) -> OutgoingRequest:
         """Send a request at once; its `waiter` receives the response. Call `cancel_request` to stop waiting."""
         return self._requests.send(name, params, timeout=timeout, on_progress=on_progress)
@@ -434,7 +439,9 @@ class PeerConnection:
 
     def fail_pending_requests(self, reason: str) -> None:
         """Fail all requests to the peer: it sends no more, though it may still read."""
-        self._requests.fail_all(self.session.abandon_requests(), ChannelClosed(reason))
+        pending = self.session.abandon_requests()
+        if pending:
+            self._requests.fail_all(pending, ChannelClosed(reason))
 
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """Fail one request: its response cannot arrive any more, though the channel is open."""

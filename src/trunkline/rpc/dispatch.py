@@ -10,10 +10,8 @@ from trunkline.errors import (
     InvalidParams,
     MethodNotFound,
 )
-from trunkline.protocol import lenient
 from trunkline.protocol.inflight import IncomingRequest
-from trunkline.protocol.methods import find_method
-from trunkline.registry.validators import Fault
+from trunkline.protocol.methods import Method, find_method
 from trunkline.rpc.run_handler import Work
 from trunkline.wire import codec
 
@@ -24,6 +22,8 @@ MethodHandler = Callable[[Any, IncomingRequest, Any], Work]
 
 _Decode = Callable[[Any], Any]
 _Target = Callable[[Any], str]
+_Wrap = Callable[[str, MethodHandler], MethodHandler]
+_Prepared = tuple[_Decode, _Decode, _Target | None, MethodHandler]
 _TARGETS: Final[Mapping[str, _Target]] = {
     "tools/call": attrgetter("name"),
     "prompts/get": attrgetter("name"),
@@ -36,7 +36,8 @@ _TARGETS: Final[Mapping[str, _Target]] = {
 
 
 class Feature(Struct, frozen=True):
-    """One page of the specification: its name, and the handlers of its methods."""
+    """One page of the specification: its name, and the handlers of its methods. A handler is looked up with the first
+    request for its method, so a mapping may import it then."""
 
     name: str
     handlers: Mapping[str, MethodHandler]
@@ -47,39 +48,53 @@ class Dispatcher:
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
-        self._handlers: dict[str, tuple[_Decode, _Decode, _Target | None, MethodHandler]] = {}
-        self._unwrapped: dict[str, MethodHandler] = {}  # before `wrap_handlers`
+        self._methods: dict[str, tuple[Method, Feature]] = {}
+        self._wrappers: dict[str, _Wrap] = {}
+        self._prepared: dict[str, _Prepared] = {}  # methods that have been called
         for feature in self.features:
-            for name, answer in feature.handlers.items():
+            for name in feature.handlers:
                 row = find_method(name)
                 if row is None:
                     raise MethodNotFound(name)
-                read, decode = codec.json_decoder(row.params), codec.decoder(row.params)
-                self._handlers[name] = (read, decode, _TARGETS.get(name), answer)
-                self._unwrapped[name] = answer
+                self._methods[name] = (row, feature)
 
     def has_handler(self, name: str) -> bool:
         """Return whether a feature handles this method."""
-        return name in self._handlers
+        return name in self._methods
 
-    def wrap_handlers(self, names: Iterable[str], wrap: Callable[[str, MethodHandler], MethodHandler]) -> None:
+    def wrap_handlers(self, names: Iterable[str], wrap: _Wrap) -> None:
         """Wrap the handlers of some methods, in place of an earlier wrapping."""
         for name in names:
-            if name in self._unwrapped:
-                read, decode, target, _ = self._handlers[name]
-                self._handlers[name] = (read, decode, target, wrap(name, self._unwrapped[name]))
+            self._wrappers[name] = wrap
+            self._prepared.pop(name, None)
+
+    def _prepare(self, name: str) -> _Prepared:
+        """Return the decoders, the target and the handler of a method; make them on its first call."""
+        prepared = self._prepared.get(name)
+        if prepared is None:
+            row, feature = self._methods.get(name) or (None, None)
+            if row is None or feature is None:
+                raise MethodNotFound(name)
+            handler, wrap = feature.handlers[name], self._wrappers.get(name)
+            prepared = self._prepared[name] = (
+                codec.json_decoder(row.params),
+                codec.decoder(row.params),
+                _TARGETS.get(name),
+                handler if wrap is None else wrap(name, handler),
+            )
+        return prepared
 
     def dispatch(self, connection: Any, call: IncomingRequest, params: Any) -> Work:
         """Call the handler of a request with decoded params; return its result, or the work that leads to it. Raises
         the error of either step."""
-        found = self._handlers.get(call.method.name)
-        if found is None:
-            raise MethodNotFound(call.method.name)
-        read, decode, target, answer = found
+        name = call.method.name
+        read, decode, target, answer = self._prepared.get(name) or self._prepare(name)
         encoded: Any = b"{}" if params is UNSET else params
         try:
             typed = read(encoded) if type(encoded) is Raw else decode(encoded)
         except (codec.DecodeError, RecursionError) as error:
+            from trunkline.protocol import lenient  # imported here: few peers send other shapes
+
             typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
             if typed is None:
                 raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
@@ -90,9 +105,11 @@ class Dispatcher:
     def read_target(self, call: IncomingRequest, params: Any) -> str | None:
         """Return the name or URI that a request is about before it is dispatched; None if it has none, or it cannot be
         decoded."""
-        read, decode, target, _ = self._handlers.get(call.method.name) or (None, None, None, None)
-        if read is None or decode is None or target is None:
+        name = call.method.name
+        target = _TARGETS.get(name)
+        if target is None or not self.has_handler(name):
             return None
+        read, decode, _, _ = self._prepare(name)
         try:
             return target(read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params))
         except (codec.DecodeError, RecursionError):
@@ -100,6 +117,8 @@ class Dispatcher:
 
 
 def _invalid_params(name: str, reason: str) -> InvalidParams:
+    from trunkline.registry.validators import Fault  # imported here: most params are valid
+
     what, _, where = reason.partition(" - at `")
     fault = Fault(where.removesuffix("`") or "$", "params", what)
     return InvalidParams(f"params of {name}: {reason}", errors=[to_builtins(fault)])

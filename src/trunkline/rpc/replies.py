@@ -1,17 +1,19 @@
 """Replies to the calls of a peer, and the facts about how each call ended."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import ContentTooLarge, ProtocolError, RequestTimeout
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import CallToolResult, InputRequiredResult
-from trunkline.rpc.batches import Batches
 from trunkline.rpc.fact_reporter import FactReporter
-from trunkline.rpc.failures import Failure, build_failure
 from trunkline.transports.channel import Channel, Oversized
 from trunkline.wire.messages import ErrorResponse, Message, RequestId
+
+if TYPE_CHECKING:
+    from trunkline.rpc.batches import Batches
+    from trunkline.rpc.failures import Failure
 
 __all__ = ["Replies", "too_large_error"]
 
@@ -43,6 +45,8 @@ class Replies:
 
     def _reply_unsendable(self, call: IncomingRequest, error: Exception) -> None:
         """Reply with an error, since the reply that was meant to be sent cannot be encoded or is too large."""
+        from trunkline.rpc.failures import build_failure  # imported here: most calls succeed
+
         if isinstance(error, Oversized):
             error = too_large_error(error)
         revision = self.session.revision_of(call)
@@ -63,10 +67,12 @@ class Replies:
 
     def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
         """Reply with the part of an exception that the peer may see."""
+        from trunkline.rpc.failures import build_failure  # imported here: most calls succeed
+
         revision = self.session.revision_of(call)
         self.reply_failure(call, build_failure(error, call, revision, expose=self.exposes_errors), error)
 
-    def reply_failure(self, call: IncomingRequest, failure: Failure, error: BaseException) -> None:
+    def reply_failure(self, call: IncomingRequest, failure: "Failure", error: BaseException) -> None:
         """Reply with a failure that was built from `error`."""
         if failure.reference is not None:
             self._facts.report_failure(call, failure.reference, error)

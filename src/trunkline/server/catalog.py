@@ -1,8 +1,10 @@
 """Catalog of a server: identity, settings, registries, declared capabilities, and cached pages of the lists."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache as cache_value
+from functools import partial
 from math import inf
-from typing import Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from msgspec import Raw, Struct
 
@@ -10,40 +12,36 @@ from trunkline.config import Settings
 from trunkline.errors import ConfigError
 from trunkline.errors.options import NUMBER
 from trunkline.errors.suggestions import with_suggestion
+from trunkline.protocol import types
 from trunkline.protocol.extensions import validate_extensions as extensions_of
-from trunkline.protocol.modern import CacheHint, ModernProtocol
-from trunkline.protocol.profiles import Profile
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Era, Revision
-from trunkline.protocol.types import (
-    Implementation,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
-)
-from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
+from trunkline.protocol.types.lifecycle import Implementation
 from trunkline.registry.access import Access
-from trunkline.registry.completions import Completable, CompletionEntry
 from trunkline.registry.cursors import Cursors
-from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.registry import E, Page, Registry
-from trunkline.registry.resources import ResourceEntry, TemplateEntry
-from trunkline.registry.tools import ToolEntry
 from trunkline.server.access.rules import ANONYMOUS_VIEWER, AccessRules, Viewer
 from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.protocol.modern import CacheHint, ModernProtocol
+    from trunkline.protocol.profiles import Profile
+    from trunkline.registry.completions import Completable, CompletionEntry
+    from trunkline.registry.prompts import PromptEntry
+    from trunkline.registry.resources import ResourceEntry, TemplateEntry
+    from trunkline.registry.tools import ToolEntry
 
 __all__ = ["CachedSelection", "CapabilityFlags", "ServerCatalog"]
 
 CACHEABLE: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
 """Results that the option `cache` can name. For resource contents, each resource has a `ttl` of its own."""
 
-_RESULT_TYPES: Final[Mapping[str, type[Any]]] = {
-    "tool": ListToolsResult,
-    "resource": ListResourcesResult,
-    "resource_template": ListResourceTemplatesResult,
-    "prompt": ListPromptsResult,
-}
+_RESULT_TYPES: Final[Mapping[str, str]] = {
+    "tool": "ListToolsResult",
+    "resource": "ListResourcesResult",
+    "resource_template": "ListResourceTemplatesResult",
+    "prompt": "ListPromptsResult",
+}  # names in `protocol.types`, by the kind of the entries
 _MAX_CACHED_PAGES: Final = 256  # bounds the memory that a peer can fill by varying `limit`
 
 
@@ -72,7 +70,7 @@ class ServerCatalog:
         experimental: Mapping[str, Any] | None = None,
         extensions: Mapping[str, Any] | None = None,
         cache: Mapping[str, float] | None = None,
-        profile: Profile | None = None,
+        profile: "Profile | None" = None,
         on_change: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         self.info = info
@@ -83,7 +81,7 @@ class ServerCatalog:
         self.experimental = dict(experimental or {})
         self.extensions = extensions_of(extensions)
         self.cache = _validate_cache(cache or {})  # seconds, by result
-        self.stateless = ModernProtocol(info, self.capabilities)
+        self.get_modern = cache_value(partial(_make_modern, info, self.capabilities))  # made on first use
         self._capabilities_cache: tuple[Any, dict[str, Any]] = (None, {})
         self.tracks_current_call = False  # whether connections set CURRENT_CALL
         self.cursors = Cursors(lifetime=self.settings.cursor_lifetime)
@@ -139,27 +137,35 @@ class ServerCatalog:
             found["logging"] = {}
         if self.experimental:
             found["experimental"] = self.experimental
-        extensions: dict[str, Any] = {TASKS_EXTENSION: {}, **self.extensions} if tasks else self.extensions
+        extensions: dict[str, Any] = self.extensions
+        if tasks:
+            from trunkline.protocol.types.tasks_extension import (
+                TASKS_EXTENSION,  # imported here: few servers have tasks
+            )
+
+            extensions = {TASKS_EXTENSION: {}, **extensions}
         if extensions:
             found["extensions"] = extensions
         if tasks:  # the capability of 2025-11-25
             found["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return found
 
-    def cache_hint(self, what: str, *, public: bool) -> CacheHint:
+    def cache_hint(self, what: str, *, public: bool) -> "CacheHint":
         """Return how long clients may cache a result; `public` allows shared caches."""
+        from trunkline.protocol.modern import CacheHint  # imported here: for the modern era only
+
         return CacheHint(self.cache.get(what, 0.0), "public" if public else "private")
 
     # --- access ----------------------------------------------------------------------------------
 
-    def resolve_uri(self, uri: str) -> ResourceEntry | TemplateEntry | None:
+    def resolve_uri(self, uri: str) -> "ResourceEntry | TemplateEntry | None":
         """Return the resource with this URI, or the first template that matches it."""
         entry = self.resources.live.get(uri)
         if entry is not None or len(uri) > self.settings.max_uri:
             return entry
         return next((template for template in self.templates if template.template.match(uri) is not None), None)
 
-    def find_completion_target(self, kind: str, name: str) -> Completable | None:
+    def find_completion_target(self, kind: str, name: str) -> "Completable | None":
         """Return the prompt, tool, resource or template that a completion refers to, if it exists."""
         if kind == "prompt":
             return self.prompts.get(name)
@@ -167,7 +173,7 @@ class ServerCatalog:
             return self.tools.get(name)
         return self.templates.get(name) or self.resources.get(name)
 
-    def completion_fault(self, entry: CompletionEntry) -> str | None:
+    def completion_fault(self, entry: "CompletionEntry") -> str | None:
         """Return why clients can never use a completer in the present catalog; None if they can."""
         registries: dict[str, Registry[Any]] = {"prompt": self.prompts, "tool": self.tools, "resource": self.templates}
         known = (other.key for other in registries[entry.kind].all())
@@ -247,11 +253,11 @@ class ServerCatalog:
         return kept if kept_at == version else None
 
     def _encode_page(self, registry: Registry[Any], revision: Revision, page: Page[Any], *, public: bool) -> Raw:
-        result = _RESULT_TYPES[registry.kind]
+        result = getattr(types, _RESULT_TYPES[registry.kind])
         if revision.era is Era.MODERN:
             natural = "modern_definition" if registry is self.tools else "definition"
             listed = result([getattr(entry, natural) for entry in page.entries], next_cursor=page.next_cursor)
-            return self.stateless.encode_result(listed, hint=self.cache_hint(f"{registry.kind}s", public=public))
+            return self.get_modern().encode_result(listed, hint=self.cache_hint(f"{registry.kind}s", public=public))
         listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
         return codec.to_raw(project(listed, revision))
 
@@ -271,6 +277,12 @@ class CachedSelection(Generic[E]):
             found = [entry for entry in self._registry if self._predicate(entry)]
             self._cached = (version, found)
         return found
+
+
+def _make_modern(info: Implementation, capabilities: Callable[[], Mapping[str, Any]]) -> "ModernProtocol":
+    from trunkline.protocol.modern import ModernProtocol  # imported here: many clients are of the handshake era
+
+    return ModernProtocol(info, capabilities)
 
 
 def _validate_cache(cache: Mapping[str, float]) -> dict[str, float]:

@@ -13,30 +13,28 @@ from trunkline.protocol.methods import Side
 from trunkline.protocol.refusals import unavailable_refusal
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
-from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
+from trunkline.protocol.types import LOGGING_LEVELS, Implementation
 from trunkline.rpc.connection import PeerConnection
-from trunkline.rpc.failures import Failure
-from trunkline.server.call_peer import ClientFacts
 from trunkline.server.current_call import CURRENT_CALL, CurrentCall
-from trunkline.server.input.ask import Asker, RequestAsker
-from trunkline.server.input.multi_round import MultiRoundAsker, StateSealers, to_modern_outcome
-from trunkline.server.notifications.listen import ListenStream, ListenStreams
-from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
-from trunkline.server.pause_queue import PauseQueue
 from trunkline.server.runtime_services import RuntimeServices
-from trunkline.supervision.restart_policy import History
 from trunkline.transports.channel import Channel, ChannelClosed, Receiver, ReusableChannel
 from trunkline.wire.messages import Incoming, Request, RequestId
 
 if TYPE_CHECKING:
+    from trunkline.server.call_peer import ClientFacts
     from trunkline.server.idempotency.ledger import Ledger
+    from trunkline.server.input.ask import Asker
+    from trunkline.server.input.multi_round import StateSealers
+    from trunkline.server.notifications.listen import ListenStream, ListenStreams
+    from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
+    from trunkline.server.pause_queue import PauseQueue
     from trunkline.server.sessions.durable import DurableSession
     from trunkline.server.tasks.service import TaskService
+    from trunkline.supervision.restart_policy import History
 
 __all__ = ["Connection", "ConnectionOwner", "SharedServices"]
 
 NEW_SESSION_STARTED: Final = "the client began another session"
-_NO_FAILURES: Final = History()
 _ALLOWED_WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover", "shutdown"})
 _MAX_ID_LENGTH: Final = 100  # characters of a request id in a crash dump
 _FLUSH_GRACE: Final = 0.5  # seconds for replies sent at the end of the drain to leave
@@ -69,9 +67,14 @@ class SharedServices(RuntimeServices, frozen=True, kw_only=True):
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     owner: "ConnectionOwner"
     listen_streams: "ListenStreams"
-    state_tokens: "StateSealers"
+    get_state_tokens: "Callable[[], StateSealers]"  # made on first use
     get_ledger: "Callable[[], Ledger]"  # idempotency ledger, made on first use
     get_tasks: "Callable[[], TaskService]"  # made on first use
+
+    @property
+    def state_tokens(self) -> "StateSealers":
+        """The sealers of request states."""
+        return self.get_state_tokens()
 
     @property
     def tasks(self) -> "TaskService":
@@ -100,7 +103,7 @@ class Connection(PeerConnection):
         super().__init__(shared, session, channel)
         self.shared = shared
         self._cluster_notifications = shared.cluster_notifications
-        self.failure_history = _NO_FAILURES  # of sessions, by internal errors
+        self.failure_history: History | None = None  # of sessions, by internal errors
         self.log_level = LOGGING_LEVELS.index("info")
         self.last_call: IncomingRequest | None = None  # set with call tracking or a subscription
         self._tracks_current_call = False
@@ -122,7 +125,7 @@ class Connection(PeerConnection):
             capabilities=catalog.capabilities(),
             instructions=catalog.instructions,
             settings=catalog.settings,
-            modern=catalog.stateless,
+            get_modern=catalog.get_modern,
             profile=None if catalog.profile is None else catalog.profile.name,
         )
 
@@ -162,16 +165,24 @@ class Connection(PeerConnection):
         """Return the revision that a call uses."""
         return self.session.revision_of(call)
 
-    def client_of(self, call: IncomingRequest) -> ClientFacts:
+    def client_of(self, call: IncomingRequest) -> "ClientFacts":
         """Return the name and capabilities of the client that sent a call."""
+        from trunkline.server.call_peer import ClientFacts  # imported here: few handlers ask
+
         if call.envelope is not None:
             return ClientFacts(call.envelope.info, call.envelope.capabilities)
         agreed = self.session.negotiated
         return ClientFacts(self.session.peer, agreed.client if agreed is not None else {})
 
-    def asker_of(self, call: IncomingRequest) -> Asker:
+    def asker_of(self, call: IncomingRequest) -> "Asker":
         """Return the asker that sends the requests of a handler to the client."""
-        return RequestAsker(self, call) if call.envelope is None else MultiRoundAsker(call)
+        if call.envelope is None:
+            from trunkline.server.input.ask import RequestAsker  # imported here: few handlers ask for input
+
+            return RequestAsker(self, call)
+        from trunkline.server.input.multi_round import MultiRoundAsker
+
+        return MultiRoundAsker(call)
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Report progress of a call."""
@@ -194,6 +205,8 @@ class Connection(PeerConnection):
     def pause(self, *, wait: bool) -> None:
         """Refuse or queue new requests, except ping and those that begin and end a session. Running
         requests continue."""
+        from trunkline.server.pause_queue import PauseQueue  # imported here: most servers are never paused
+
         if not wait and self.session.allows(Signal.PAUSE):
             self.step(Signal.PAUSE)
         self._pause_queue = PauseQueue(self.now(), self._max_queued if wait else 0)
@@ -219,7 +232,7 @@ class Connection(PeerConnection):
         self._starter = usual if self._pause_queue is None else partial(self._start_or_queue, usual, self._pause_queue)
 
     def _start_or_queue(
-        self, start: Callable[[IncomingRequest, Any], None], queue: PauseQueue, call: IncomingRequest, params: Any
+        self, start: Callable[[IncomingRequest, Any], None], queue: "PauseQueue", call: IncomingRequest, params: Any
     ) -> None:
         """Queue or refuse a new call: in every phase, and in the modern era, which has no phases."""
         if call.started < queue.since or call.method.name in _ALLOWED_WHILE_PAUSED:
@@ -231,6 +244,8 @@ class Connection(PeerConnection):
             self._refuse(call, Phase.PAUSED)
 
     def _refuse(self, call: IncomingRequest, phase: Phase) -> None:
+        from trunkline.rpc.failures import Failure
+
         error = unavailable_refusal(call.method.name, phase)
         self.replies.reply_failure(call, Failure(error), error)
 
@@ -256,8 +271,10 @@ class Connection(PeerConnection):
     def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
         """Reply to a failed call; in the modern era the reply may be a request for input."""
         if call.envelope is not None:
+            from trunkline.server.input.multi_round import to_modern_outcome  # imported here: for the modern era only
+
             outcome = to_modern_outcome(call, error)
-            if isinstance(outcome, InputRequiredResult):
+            if not isinstance(outcome, BaseException):
                 self.replies.reply_result(call, outcome)
                 return
             error = outcome

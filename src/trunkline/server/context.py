@@ -19,41 +19,24 @@ from msgspec import UNSET
 
 from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
 from trunkline.errors.text import shortened
+from trunkline.protocol import types as t
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import (
-    LOGGING_LEVELS,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitationCompleteParams,
-    ElicitParams,
-    Empty,
-    ListRootsResult,
-    LoggingLevel,
-    LoggingMessageParams,
-    ModelPreferences,
-    Root,
-    SamplingMessage,
-    TextContent,
-    Tool,
-    ToolChoice,
-)
+from trunkline.protocol.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams
 from trunkline.registry.access import is_scope
 from trunkline.registry.options import from_mapping
-from trunkline.registry.resources import check_uri
 from trunkline.server.access.rules import AccessControlled, scopes_of
-from trunkline.server.call_peer import CallPeer, ClientFacts
-from trunkline.server.input.ask import Asker, ClientLacksCapability, OnProgress
-from trunkline.server.input.multi_round import EffectLog
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     import typing_extensions
     from typing_extensions import TypeForm
 
+    from trunkline.server.call_peer import CallPeer, ClientFacts
+    from trunkline.server.input.ask import Asker, OnProgress
     from trunkline.server.input.forms import ElicitationAnswer
 
     L_co = typing_extensions.TypeVar("L_co", covariant=True, default=Any)
@@ -62,7 +45,7 @@ else:
         "L_co", covariant=True
     )  # Python supports the default from 3.13 on; type checkers use the branch above
 
-__all__ = ["ClientFacts", "Context", "SentMessage"]
+__all__ = ["Context", "SentMessage"]
 
 T = TypeVar("T")
 
@@ -85,13 +68,13 @@ class SentMessage:
 class Context(Generic[L_co]):
     """One call, as its handler sees it. `Context[Database]` states the type of the server's lifespan value."""
 
-    __slots__ = ("_asker", "_bytes_this_turn", "_call", "_peer")
+    __slots__ = ("_bytes_this_turn", "_call", "_lazy_asker", "_peer")
 
-    def __init__(self, line: CallPeer, call: IncomingRequest) -> None:
+    def __init__(self, line: "CallPeer", call: IncomingRequest) -> None:
         self._peer = line
         self._call = call
         self._bytes_this_turn = 0  # bytes sent in this turn of the loop
-        self._asker: Asker = line.asker_of(call)
+        self._lazy_asker: Asker | None = None
 
     def __repr__(self) -> str:
         call = self._call
@@ -118,7 +101,7 @@ class Context(Generic[L_co]):
         return self._peer.revision_of(self._call)
 
     @property
-    def client(self) -> ClientFacts:
+    def client(self) -> "ClientFacts":
         """Name and capabilities of the client."""
         return self._peer.client_of(self._call)
 
@@ -215,7 +198,7 @@ class Context(Generic[L_co]):
 
     def elicitation_complete(self, elicitation_id: str) -> SentMessage:
         """Notify the client that its user has finished at a URL."""
-        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        params = t.ElicitationCompleteParams(elicitation_id=elicitation_id)
         on_loop = True
         if self._call.envelope is None:  # modern clients poll instead
             on_loop = self._peer.post(partial(self._peer.notify, "notifications/elicitation/complete", params))
@@ -255,6 +238,12 @@ class Context(Generic[L_co]):
             self._peer.post(stream.close_stream)
 
     # --- asking --------------------------------------------------------------------------------
+
+    @property
+    def _asker(self) -> "Asker":
+        if self._lazy_asker is None:
+            self._lazy_asker = self._peer.asker_of(self._call)
+        return self._lazy_asker
 
     @overload
     async def elicit(
@@ -308,10 +297,12 @@ class Context(Generic[L_co]):
 
         form = build_form(wanted)
         if self.revision < Revision.V2025_11_25 and (field := required_multi_select(form)) is not None:
+            from trunkline.server.input.ask import ClientLacksCapability
+
             raise ClientLacksCapability(
                 f"a choice of several values, which field {field!r} is; {self.revision} has none"
             )
-        params = ElicitParams(message=message, requested_schema=form)
+        params = t.ElicitParams(message=message, requested_schema=form)
         needs = "elicitation.form" if self._declares_elicitation_mode() else None
         asked = await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout, key=key, task=task)
         return read_answer(asked, wanted)
@@ -329,6 +320,7 @@ class Context(Generic[L_co]):
         agreed."""
         import secrets
 
+        from trunkline.registry.resources import check_uri
         from trunkline.server.input.forms import ElicitationAnswer
 
         try:
@@ -336,7 +328,7 @@ class Context(Generic[L_co]):
         except InvalidUri as error:
             raise MisuseError(f"invalid URL for elicitation {url[:200]!r}: {error}") from None
         ident = elicitation_id or secrets.token_urlsafe(16)
-        params = ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
+        params = t.ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
         asked = self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout, key=key)
         result = await asked
         return ElicitationAnswer(result.action)
@@ -352,22 +344,22 @@ class Context(Generic[L_co]):
 
     async def sample(
         self,
-        messages: str | Sequence[SamplingMessage | str],
+        messages: "str | Sequence[t.SamplingMessage | str]",
         *,
         max_tokens: int = 1024,
         system_prompt: str | None = None,
-        model_preferences: ModelPreferences | Mapping[str, Any] | None = None,
+        model_preferences: "t.ModelPreferences | Mapping[str, Any] | None" = None,
         include_context: Literal["none", "thisServer", "allServers"] | None = None,
         temperature: float | None = None,
         stop_sequences: Sequence[str] | None = None,
-        tools: Sequence[Tool | str] | None = None,
-        tool_choice: ToolChoice | Literal["auto", "required", "none"] | None = None,
+        tools: "Sequence[t.Tool | str] | None" = None,
+        tool_choice: "t.ToolChoice | Literal['auto', 'required', 'none'] | None" = None,
         metadata: dict[str, Any] | None = None,
         timeout: float | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: "OnProgress | None" = None,
         key: str | None = None,
         task: bool = False,
-    ) -> CreateMessageResult:
+    ) -> "t.CreateMessageResult":
         """Ask the client's language model for the next message. Raises `MisuseError` for values out of range.
 
         `tools` are tools for the model: names of this server's tools, or definitions. The reply's `tool_uses` has the
@@ -377,8 +369,8 @@ class Context(Generic[L_co]):
         from trunkline.server.input.sampling import check_messages, resolve_tools
 
         given = [messages] if isinstance(messages, str) else messages
-        params = CreateMessageParams(
-            messages=[SamplingMessage("user", TextContent(m)) if isinstance(m, str) else m for m in given],
+        params = t.CreateMessageParams(
+            messages=[t.SamplingMessage("user", t.TextContent(m)) if isinstance(m, str) else m for m in given],
             max_tokens=max_tokens,
             system_prompt=system_prompt,
             model_preferences=None if model_preferences is None else _parse_model_preferences(model_preferences),
@@ -387,7 +379,7 @@ class Context(Generic[L_co]):
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
             metadata=metadata,
             tools=None if tools is None else resolve_tools(tools, self._peer.catalog.tools),
-            tool_choice=ToolChoice(tool_choice) if isinstance(tool_choice, str) else tool_choice,
+            tool_choice=t.ToolChoice(tool_choice) if isinstance(tool_choice, str) else tool_choice,
         )
         check_messages(params.messages)
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
@@ -405,9 +397,9 @@ class Context(Generic[L_co]):
         """Since 2025-11-25 a client declares the support (sampling, "Capabilities")."""
         return self.revision < Revision.V2025_11_25 or self._client_supports("sampling.context")
 
-    async def roots(self, *, timeout: float | None = None, key: str | None = None) -> list[Root]:
+    async def roots(self, *, timeout: float | None = None, key: str | None = None) -> "list[t.Root]":
         """Ask the client for its roots."""
-        result: ListRootsResult = await self._asker.ask("roots/list", Empty(), timeout=timeout, key=key)
+        result: t.ListRootsResult = await self._asker.ask("roots/list", t.Empty(), timeout=timeout, key=key)
         return result.roots
 
     async def once(self, key: str, function: Callable[[], Any]) -> Any:
@@ -415,6 +407,8 @@ class Context(Generic[L_co]):
         run again with the answers; earlier effects must not repeat. The value travels in the request state and returns
         as JSON: a dict for a dataclass, a list for a tuple."""
         if self._call.once is None:
+            from trunkline.server.input.multi_round import EffectLog  # imported here: few handlers have effects
+
             self._call.once = EffectLog({})
         return await self._call.once.run_once(key, function)
 
@@ -438,7 +432,7 @@ class Context(Generic[L_co]):
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Check that the client responds. Raises `RequestTimeout` if it does not."""
-        await self._asker.ask("ping", Empty(), timeout=timeout)
+        await self._asker.ask("ping", t.Empty(), timeout=timeout)
 
     def wait(self, asked: Awaitable[T]) -> T:
         """Wait, on the thread of a plain handler, for an awaitable of this context: `ctx.wait(ctx.roots())`."""
@@ -457,15 +451,15 @@ class Context(Generic[L_co]):
             raise asyncio.CancelledError from None
 
 
-def _parse_model_preferences(value: ModelPreferences | Mapping[str, Any]) -> ModelPreferences:
+def _parse_model_preferences(value: "t.ModelPreferences | Mapping[str, Any]") -> "t.ModelPreferences":
     error = partial(MisuseError, kind="invalid_model_preferences")
-    return from_mapping("model_preferences", ModelPreferences, value, error)
+    return from_mapping("model_preferences", t.ModelPreferences, value, error)
 
 
-def _validate_sampling_params(params: CreateMessageParams) -> CreateMessageParams:
+def _validate_sampling_params(params: "t.CreateMessageParams") -> "t.CreateMessageParams":
     """Convert the params through their type once more: values from application code are not validated elsewhere."""
     try:
-        return msgspec.convert(msgspec.to_builtins(params), CreateMessageParams)
+        return msgspec.convert(msgspec.to_builtins(params), t.CreateMessageParams)
     except msgspec.ValidationError as error:
         raise MisuseError(f"invalid sampling parameters: {error}", kind="invalid_model_preferences") from None
 

@@ -5,7 +5,9 @@ Tasks and threads that a handler starts inherit it with its context variables.
 """
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from trunkline.protocol.inflight import IncomingRequest
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["CURRENT_CALL", "CurrentCall"]
 
 
-class CurrentCall(NamedTuple):
+class CurrentCall(Struct, frozen=True):
     """A call and its connection."""
 
     connection: "CallPeer"

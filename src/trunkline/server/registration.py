@@ -1,7 +1,7 @@
 """Building of entries for tools, resources, prompts and completers from functions, values and options."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trunkline.config import Settings
 from trunkline.errors import RegistrationError
@@ -9,10 +9,7 @@ from trunkline.errors.options import check_name, describe_value
 from trunkline.registry import handlers
 from trunkline.registry import options as registry_options
 from trunkline.registry.access import parse_access
-from trunkline.registry.completions import matching
 from trunkline.registry.handlers import Handler, warn_untyped_context
-from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
-from trunkline.registry.resources import ResourceEntry, TemplateEntry, make_resource, make_template
 from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry, make_tool
 from trunkline.server.context import Context
@@ -26,6 +23,10 @@ from trunkline.server.options import (
     check_options,
     select_options,
 )
+
+if TYPE_CHECKING:
+    from trunkline.registry.prompts import PromptEntry
+    from trunkline.registry.resources import ResourceEntry, TemplateEntry
 
 __all__ = [
     "as_decorator",
@@ -66,9 +67,11 @@ def build_tool(
 
 def build_resource(
     uri: str, source: Any, options: ResourceOptions, settings: Settings
-) -> ResourceEntry | TemplateEntry:
+) -> "ResourceEntry | TemplateEntry":
     """Build a resource from a value or a function, or a template if the URI has placeholders. Raises
     `RegistrationError` for invalid options, and for a template without a function."""
+    from trunkline.registry.resources import make_resource, make_template  # imported here: many servers have none
+
     check_uri_text(uri)
     check_options("a resource", ResourceOptions, options, uri)
     thread, listing = options.get("thread"), options.get("list")
@@ -86,8 +89,10 @@ def build_resource(
     return make_resource(uri, handler or source, settings, access=access, **described)
 
 
-def build_prompt(source: Callable[..., Any] | str, options: PromptOptions, settings: Settings) -> PromptEntry:
+def build_prompt(source: Callable[..., Any] | str, options: PromptOptions, settings: Settings) -> "PromptEntry":
     """Build a prompt from a function or a text. Raises `RegistrationError` for invalid options."""
+    from trunkline.registry.prompts import make_prompt, make_text_prompt  # imported here: many servers have none
+
     check_options("a prompt", PromptOptions, options, name_of(source) if callable(source) else "")
     described, defaults = select_options(registry_options.PromptOptions, options), options.get("defaults")
     name = options.get("name") or (name_of(source) if callable(source) else "")
@@ -120,6 +125,8 @@ def make_completer(values: Iterable[str], argument: str) -> Callable[[str], list
         raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not one text")
     if not isinstance(cast("Any", values), Iterable):
         raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not {describe_value(values)}")
+    from trunkline.registry.completions import matching
+
     known = tuple(values)
 
     def complete(value: str) -> list[str]:

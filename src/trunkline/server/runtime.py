@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct
@@ -24,7 +24,6 @@ from trunkline.rpc.threads import ThreadPool
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection, SharedServices
 from trunkline.server.connections import ConnectionSet
-from trunkline.server.input.multi_round import StateSealers
 from trunkline.server.limits.tool_limits import HealthPredicates
 from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS, Announcer
 from trunkline.server.notifications.listen import ListenStream, ListenStreams
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from trunkline.server.files.watch import FileWatcher
     from trunkline.server.health_checks import HealthChecks
     from trunkline.server.idempotency.ledger import Ledger
+    from trunkline.server.input.multi_round import StateSealers
     from trunkline.server.input.state_keys import StateKeyRing
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.limits.shared_semaphore import SharedSemaphores
@@ -104,6 +104,7 @@ class ServerRuntime:
         self._shared: SharedServices | None = None
         self._ledger: Ledger | None = None
         self._tasks: TaskService | None = None
+        self._state_tokens: StateSealers | None = None
         self._health_checks: HealthChecks | None = None
         self._background_tasks: set[asyncio.Task[Any]] = set()
         self._cancelled_work: set[asyncio.Task[Any]] = set()  # tasks of cancelled calls that have not ended yet
@@ -234,9 +235,11 @@ class ServerRuntime:
         self._thread = threading.get_ident()
         clock = components.clock or LoopClock(loop)
         wall = components.clock or WallClock()
-        store = components.store.get_open(wall)
-        cluster = self._make_cluster(store, clock, wall)
-        durable_sessions = self._make_durable_sessions(store, wall, cluster)
+        get_store = cache(partial(components.store.get_open, wall))
+        configured = None if components.store.configured is None else get_store()
+        lasting = configured if components.store.lasting else None
+        cluster = self._make_cluster(lasting, clock, wall)
+        durable_sessions = self._make_durable_sessions(lasting, wall, cluster)
         self._local_announcer = Announcer(settings.list_changed_interval, clock, self._broadcast_list_changed)
         return SharedServices(
             catalog=self._catalog,
@@ -248,15 +251,15 @@ class ServerRuntime:
             on_roots_changed=self.on_roots_changed,
             owner=self,
             listen_streams=self.listen_streams,
-            state_tokens=StateSealers(settings, self._make_state_keys(store, wall)),
-            store=store,
+            get_state_tokens=cache(partial(self._make_state_tokens, lasting, wall)),
+            get_store=get_store,
             wall_clock=wall,
-            get_tasks=self._lazy_tasks(store, wall),
+            get_tasks=self._lazy_tasks(get_store, wall),
             durable_sessions=durable_sessions,
             cluster=cluster,
             cluster_notifications=self._make_notification_fanout(durable_sessions, cluster, clock),
             get_ledger=self._get_ledger,
-            shared_semaphores=self._make_shared_semaphores(store, wall),
+            shared_semaphores=self._make_shared_semaphores(lasting, wall),
             get_lifespan_value=lambda: None if components.lifespan is None else components.lifespan.value,
         )
 
@@ -268,7 +271,7 @@ class ServerRuntime:
             self._health_checks = HealthChecks(self._health.by_name)
         return self._health_checks
 
-    def _lazy_tasks(self, store: "Store", wall_clock: Clock) -> "Callable[[], TaskService]":
+    def _lazy_tasks(self, get_store: "Callable[[], Store]", wall_clock: Clock) -> "Callable[[], TaskService]":
         """Return a function that makes the task service of these services on its first call. It never makes one for
         later services, so a late callback after shutdown cannot start the runtime again."""
         made: TaskService | None = None
@@ -279,7 +282,7 @@ class ServerRuntime:
                 from trunkline.server.tasks.recovery import TaskRecovery
                 from trunkline.server.tasks.service import TaskService
 
-                made = self._tasks = TaskService(store, wall_clock, self._catalog.settings, TaskRecovery)
+                made = self._tasks = TaskService(get_store(), wall_clock, self._catalog.settings, TaskRecovery)
             return made
 
         return get_tasks
@@ -298,19 +301,19 @@ class ServerRuntime:
         return self._ledger
 
     def _make_durable_sessions(
-        self, store: "Store", wall_clock: Clock, cluster: "Cluster | None"
+        self, store: "Store | None", wall_clock: Clock, cluster: "Cluster | None"
     ) -> "DurableSessions | None":
-        """Make the session storage if the store outlives the process."""
-        if not self._components.store.lasting:
+        """Make the session storage if there is a store that outlives the process."""
+        if store is None:
             return None
         from trunkline.server.sessions.durable import DurableSessions
 
         return DurableSessions(store, self._catalog.settings, wall_clock, self._components.observers, cluster)
 
-    def _make_cluster(self, store: "Store", clock: Clock, wall_clock: Clock) -> "Cluster | None":
+    def _make_cluster(self, store: "Store | None", clock: Clock, wall_clock: Clock) -> "Cluster | None":
         """Make the cluster of processes that share the store, if the store has a bus."""
-        bus = store.bus() if self._components.store.lasting else None
-        if bus is None:
+        bus = None if store is None else store.bus()
+        if store is None or bus is None:
             return None
         from trunkline.server.cluster.cluster import Cluster
 
@@ -319,9 +322,9 @@ class ServerRuntime:
             store, bus, lease_ttl=seconds, clock=clock, wall=wall_clock, observers=self._components.observers
         )
 
-    def _make_shared_semaphores(self, store: "Store", wall_clock: Clock) -> "SharedSemaphores | None":
+    def _make_shared_semaphores(self, store: "Store | None", wall_clock: Clock) -> "SharedSemaphores | None":
         """Make the semaphores for tools with a concurrency limit across processes, if the store can be shared."""
-        if not self._components.store.lasting:
+        if store is None:
             return None
         from trunkline.server.limits.shared_semaphore import SharedSemaphores
 
@@ -345,10 +348,17 @@ class ServerRuntime:
             cluster.on_evicted(self.listen_streams.end)  # clients then subscribe again
         return notifications
 
-    def _make_state_keys(self, store: "Store", wall_clock: Clock) -> "StateKeyRing | None":
+    def _make_state_tokens(self, store: "Store | None", wall_clock: Clock) -> "StateSealers":
+        """Make the sealers of request states."""
+        from trunkline.server.input.multi_round import StateSealers
+
+        self._state_tokens = StateSealers(self._catalog.settings, self._make_state_keys(store, wall_clock))
+        return self._state_tokens
+
+    def _make_state_keys(self, store: "Store | None", wall_clock: Clock) -> "StateKeyRing | None":
         """Make the stored keys for request states, if the store outlives the process and no keys are configured."""
         settings = self._catalog.settings
-        if not self._components.store.lasting or settings.state_keys:
+        if store is None or settings.state_keys:
             return None
         from trunkline.server.input.state_keys import StateKeyRing
 
@@ -485,10 +495,11 @@ class ServerRuntime:
             await self._ledger.close()
         if self._tasks is not None:
             await self._tasks.close()
-        if self._shared is not None:
-            if self._shared.shared_semaphores is not None:
-                await self._shared.shared_semaphores.close()
-            await self._shared.state_tokens.close()
+        if self._shared is not None and self._shared.shared_semaphores is not None:
+            await self._shared.shared_semaphores.close()
+        if self._state_tokens is not None:
+            await self._state_tokens.close()
+            self._state_tokens = None
         if self._shared is not None and self._shared.durable_sessions is not None:
             await self._shared.durable_sessions.close()
         if self._shared is not None and self._shared.cluster is not None:

@@ -19,13 +19,9 @@ from trunkline.errors.options import check_name, describe_value
 from trunkline.errors.options import check_options as check_values
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.meta import IDEMPOTENCY
-from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import Icon, Implementation
-from trunkline.registry.completions import CompletionEntry, make_completion
 from trunkline.registry.options import parse_icons
-from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.registry import Registry
-from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.signatures import accepts_positional, name_of, underlying_function
 from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.dispatch import Dispatcher, Feature
@@ -35,7 +31,6 @@ from trunkline.server.context import Context
 from trunkline.server.features import FEATURES
 from trunkline.server.limits.tool_limits import HealthPredicates
 from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS
-from trunkline.server.notifications.subscription_hooks import SubscriptionHook
 from trunkline.server.options import (
     CompletionOptions,
     DirectoryOptions,
@@ -69,9 +64,14 @@ if TYPE_CHECKING:
 
     from trunkline.auth.server.dpop import SharedProofStore
     from trunkline.auth.server.resource_server import ResourceServer
+    from trunkline.protocol.profiles import Profile, ProfileName
+    from trunkline.registry.completions import CompletionEntry
+    from trunkline.registry.prompts import PromptEntry
+    from trunkline.registry.resources import ResourceEntry, TemplateEntry
     from trunkline.server.files.watch import FileWatcher
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
+    from trunkline.server.notifications.subscription_hooks import SubscriptionHook
     from trunkline.stores.store import Store
     from trunkline.supervision.worker_channel import WorkerChannel
     from trunkline.transports.http.app import App
@@ -87,7 +87,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Health)
 S = TypeVar("S", bound=Callable[[], Any])
 R = TypeVar("R", bound=Callable[[Context], Awaitable[None]])
-W = TypeVar("W", bound=SubscriptionHook)
+W = TypeVar("W", bound="SubscriptionHook")
 
 
 class Server:
@@ -120,7 +120,7 @@ class Server:
         observers: Iterable[Observer] | None = None,
         lifespan: "Callable[[Server], AbstractAsyncContextManager[Any] | AsyncIterator[Any]] | None" = None,
         features: Iterable[Feature] = FEATURES,
-        compat: ProfileName | None = None,
+        compat: "ProfileName | None" = None,
         clock: Clock | None = None,
     ) -> None:
         """`expose_errors` overrides the setting of that name: True sends the type and message of handler exceptions to
@@ -180,7 +180,7 @@ class Server:
             extensions=extensions,
             cache=cache,
             on_change=self._registry_changed,
-            profile=profile_of(compat),
+            profile=None if compat is None else _find_profile(compat),
         )
         components = ServerComponents(
             catalog=catalog,
@@ -232,22 +232,22 @@ class Server:
         return self._catalog.tools
 
     @property
-    def resources(self) -> Registry[ResourceEntry]:
+    def resources(self) -> "Registry[ResourceEntry]":
         """The resources."""
         return self._catalog.resources
 
     @property
-    def templates(self) -> Registry[TemplateEntry]:
+    def templates(self) -> "Registry[TemplateEntry]":
         """The resource templates."""
         return self._catalog.templates
 
     @property
-    def prompts(self) -> Registry[PromptEntry]:
+    def prompts(self) -> "Registry[PromptEntry]":
         """The prompts."""
         return self._catalog.prompts
 
     @property
-    def completions(self) -> Registry[CompletionEntry]:
+    def completions(self) -> "Registry[CompletionEntry]":
         """The completers."""
         return self._catalog.completions
 
@@ -302,6 +302,8 @@ class Server:
         The server sends text as text, bytes as base64 and other values as JSON. A URI with `{placeholders}` (RFC 6570)
         makes a template, and the function receives their values.
         """
+        from trunkline.registry.resources import TemplateEntry  # imported here: many servers have no resources
+
         entry = build_resource(uri, source, options, self.settings)
         if isinstance(entry, TemplateEntry):
             self.templates.add(entry)
@@ -333,6 +335,8 @@ class Server:
 
         The function receives the text so far and, if it has a second parameter, the arguments already filled in.
         """
+        from trunkline.registry.completions import make_completion  # imported here: few servers complete arguments
+
         kind, target = parse_completion_target(argument, options)
 
         def register(function: F) -> F:
@@ -757,6 +761,12 @@ def _make_lifespan(factory: Callable[[Any], Any]) -> "Lifespan":
     from trunkline.server.lifespan import Lifespan
 
     return Lifespan(factory)
+
+
+def _find_profile(name: str) -> "Profile":
+    from trunkline.protocol.profiles import find_profile  # imported here: few servers have a profile
+
+    return find_profile(name)
 
 
 def _make_memory_store(clock: Clock) -> "Store":

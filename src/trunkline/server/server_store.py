@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.clock import Clock
 from trunkline.errors import MisuseError, StoreError
-from trunkline.stores.store import Delete, Store, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trunkline.stores.store import Store
+
 __all__ = ["ServerStore", "StoreMonitor"]
 
-_PROBE: Final = Delete(key_of("health", "probe"))  # a write without an effect
 _PROBE_INTERVAL: Final = 2.0  # seconds: less than stores wait for a lock or a connection before they refuse a call
 _LOG_AFTER: Final = 2.0  # seconds until a pending probe is logged
 _HEALTH_CHECK_TIMEOUT: Final = 0.3  # seconds that a health check waits for a probe
@@ -29,7 +29,7 @@ _log: Final = logging.getLogger("trunkline")
 class ServerStore:
     """The configured store of a server, or a new in-memory store each time the server serves."""
 
-    def __init__(self, configured: Store | None, make_memory_store: "Callable[[Clock], Store]") -> None:
+    def __init__(self, configured: "Store | None", make_memory_store: "Callable[[Clock], Store]") -> None:
         self._configured = configured
         self._make_memory_store = make_memory_store
         self._opening: asyncio.Task[None] | None = None
@@ -37,11 +37,11 @@ class ServerStore:
         self._monitor: StoreMonitor | None = None
 
     @property
-    def configured(self) -> Store | None:
+    def configured(self) -> "Store | None":
         """The configured store; None for a store in memory."""
         return self._configured
 
-    def configure(self, store: Store) -> None:
+    def configure(self, store: "Store") -> None:
         """Set the store of a server that was created without one; it is used from the next start on."""
         self._configured = store
 
@@ -68,7 +68,7 @@ class ServerStore:
         calls are cheap."""
         return True if self._monitor is None else await self._monitor.writable()
 
-    def get_open(self, clock: Clock) -> Store:
+    def get_open(self, clock: Clock) -> "Store":
         """Return the opened store. Raises `MisuseError` if `open` has not finished."""
         if self._configured is None:
             self._memory_store = self._make_memory_store(clock)
@@ -94,9 +94,12 @@ class ServerStore:
 class StoreMonitor:
     """Probes a store with small writes and logs when it becomes unavailable or available."""
 
-    def __init__(self, store: Store, *, interval: float = _PROBE_INTERVAL, log_after: float = _LOG_AFTER) -> None:
+    def __init__(self, store: "Store", *, interval: float = _PROBE_INTERVAL, log_after: float = _LOG_AFTER) -> None:
         """Probe every `interval` seconds; log a probe that takes longer than `log_after` seconds."""
+        from trunkline.stores.store import Delete, key_of  # imported here: a store in memory needs no monitor
+
         self._store = store
+        self._no_change = Delete(key_of("health", "probe"))  # a write without an effect
         self._interval = interval
         self._log_after = log_after
         self._loop = asyncio.get_running_loop()
@@ -132,7 +135,7 @@ class StoreMonitor:
     async def _write(self) -> bool:
         late = self._loop.call_later(self._log_after, self._note_failure, f"no response for {self._log_after:g} s")
         try:
-            await self._store.commit([_PROBE])
+            await self._store.commit([self._no_change])
         except StoreError as error:
             self._note_failure(str(error))
             return False

@@ -102,11 +102,11 @@ def _restore_session(old: Session, session: Session) -> Session:
     return session
 
 
-def record_failure(connection: PeerConnection, error: Exception, history: History) -> History:
+def record_failure(connection: PeerConnection, error: Exception, history: History | None) -> History:
     """Return the history of failed sessions with one more failure; close a connection that fails too often."""
     settings = connection.settings
     policy = RestartPolicy(intensity=settings.restart_intensity, period=settings.restart_period)
-    history, decision = after_loss(history, policy, connection.now())
+    history, decision = after_loss(history or History(), policy, connection.now())
     if isinstance(decision, GiveUp):
         connection.close_now(f"its session failed too often: {decision.reason}")
         if connection.channel.info.sole_peer:

@@ -8,12 +8,14 @@ A receiver can pause reading, so a fast peer cannot flood it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from trunkline.protocol.headers import MirroredArgument
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
+
+if TYPE_CHECKING:
+    from trunkline.protocol.headers import MirroredArgument
 
 __all__ = [
     "Accept",
@@ -130,7 +132,7 @@ class Channel(Protocol):
         ...
 
 
-MirrorLookup = Callable[[str], Sequence[MirroredArgument]]
+MirrorLookup = Callable[[str], "Sequence[MirroredArgument]"]
 """Returns the arguments of a tool, by its name, that are repeated in HTTP headers."""
 
 

@@ -14,7 +14,6 @@ the last has to fit.
 intermediary can sit on use it, and stdio and in-memory channels do not.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar, cast
@@ -184,6 +183,8 @@ class _DuplicateMember(Exception):
 
 def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
     """Look for duplicate members one object at a time; return the message if there are none."""
+    import json  # imported here: stdio does not look for duplicates
+
     try:
         json.loads(
             frame.decode(), object_pairs_hook=_raise_on_duplicates, parse_int=_skip_number, parse_float=_skip_number
@@ -448,6 +449,8 @@ def explain_decode_error(error: Exception, source: bytes | Raw | DecodedJson) ->
     """Return the message of a decode error; for a number out of range, add the number and its path."""
     if _OUT_OF_RANGE not in str(error):
         return str(error)
+    import json  # imported here: few messages are out of range
+
     written = source if isinstance(source, bytes) else bytes(original_json(source))
     try:
         read = json.loads(written, parse_int=partial(_number, int), parse_float=partial(_number, float))

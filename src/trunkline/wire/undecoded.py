@@ -16,11 +16,11 @@ __all__ = ["EDGE", "Edges", "Outline", "outline"]
 EDGE: Final = 256  # bytes of either end: enough for an id, the version and a method name
 
 _SCALAR: Final = rb'-?\d{1,18}|"[^"\\]{0,200}"|null'
-_OPENING: Final = re.compile(rb"\s*\{")
-_NAME: Final = re.compile(rb'\s*"([^"\\]{1,20})"\s*:\s*')
-_VALUE: Final = re.compile(rb"(" + _SCALAR + rb")\s*,")
-_LAST: Final = re.compile(rb'((?:,\s*"(?:id|jsonrpc|method)"\s*:\s*(?:' + _SCALAR + rb")\s*){1,3})\}\s*$")
-_MEMBER: Final = re.compile(rb',\s*"(id|jsonrpc|method)"\s*:\s*(' + _SCALAR + rb")")
+_OPENING: Final = rb"\s*\{"
+_NAME: Final = rb'\s*"([^"\\]{1,20})"\s*:\s*'
+_VALUE: Final = rb"(" + _SCALAR + rb")\s*,"
+_LAST: Final = rb'((?:,\s*"(?:id|jsonrpc|method)"\s*:\s*(?:' + _SCALAR + rb")\s*){1,3})\}\s*$"
+_MEMBER: Final = rb',\s*"(id|jsonrpc|method)"\s*:\s*(' + _SCALAR + rb")"
 
 
 class Outline(Struct, frozen=True):
@@ -51,9 +51,9 @@ def outline(head: bytes, tail: bytes, *, whole: bool) -> Outline:
     """Read the members at both ends of a message. If the message may be truncated, its last bytes could belong to an
     inner object; they count only if the version is among them."""
     names = _first_members(head)
-    last = _LAST.search(tail)
+    last = re.search(_LAST, tail)
     if last is not None:
-        found = dict(_MEMBER.findall(last[1]))
+        found = dict(re.findall(_MEMBER, last[1]))
         if whole or b"jsonrpc" in found:
             names = {**found, **names}
     return Outline(_id_in(names.get(b"id")), b"method" in names, b"result" in names or b"error" in names)
@@ -62,10 +62,10 @@ def outline(head: bytes, tail: bytes, *, whole: bool) -> Outline:
 def _first_members(head: bytes) -> dict[bytes, bytes]:
     """Return the members up to the first one without a short scalar value, and the name of that one."""
     names: dict[bytes, bytes] = {}
-    opening = _OPENING.match(head)
+    opening = re.match(_OPENING, head)
     at = None if opening is None else opening.end()
-    while at is not None and (name := _NAME.match(head, at)) is not None:
-        value = _VALUE.match(head, name.end())
+    while at is not None and (name := re.compile(_NAME).match(head, at)) is not None:
+        value = re.compile(_VALUE).match(head, name.end())
         names[name[1]] = b"" if value is None else value[1]
         at = None if value is None else value.end()
     return names

@@ -6,7 +6,8 @@ import pytest
 from msgspec import UNSET, Raw
 from tests.modern import PREFIX, meta
 
-from trunkline.protocol.envelope import InvalidEnvelope, has_envelope, may_have_envelope, read_envelope
+from trunkline.protocol.envelope import InvalidEnvelope, has_envelope, read_envelope
+from trunkline.protocol.meta import may_have_envelope
 from trunkline.wire import codec
 from trunkline.wire.codec import DecodedJson
 

@@ -105,7 +105,7 @@ def test_failed_phase_allows_no_messages() -> None:
     ],
 )
 def test_every_phase_has_its_founding_names(phase: Phase, names: tuple[str, str]) -> None:
-    assert FOUNDING[phase][:2] == names
+    assert (FOUNDING[phase].phase, FOUNDING[phase].state) == names
 
 
 @pytest.mark.row("X05")

@@ -6,6 +6,7 @@ import pytest
 from tests.official import schema
 
 from trunkline.config import Settings
+from trunkline.protocol import types
 from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.methods import (
     ALIASES,
@@ -18,6 +19,7 @@ from trunkline.protocol.methods import (
     widened_capabilities,
 )
 from trunkline.protocol.revisions import Revision
+from trunkline.protocol.types import tasks_extension
 
 PUBLISHED = [Revision.V2025_03_26, Revision.V2025_06_18, Revision.V2025_11_25, Revision.V2026_07_28]
 # Methods of an extension, and not of the revision itself; by receiver.
@@ -87,17 +89,29 @@ def test_every_method_has_lifecycle_signals(name: str, received: Signal, sent: S
     assert (row.receive_signal, row.send_signal) == (received, sent)
 
 
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_types_of_a_method_exist(row: Method) -> None:
+    assert isinstance(row.params, type)
+    assert isinstance(row.result, type) is row.is_request
+
+
+def test_types_of_a_method_are_those_of_their_names() -> None:
+    rows = {row.name: row for row in METHODS}
+    assert (rows["tools/call"].params, rows["tools/call"].result) == (types.CallToolParams, types.CallToolResult)
+    assert rows["tasks/update"].params is tasks_extension.UpdateTaskParams
+
+
 def test_method_exists_within_its_revisions() -> None:
-    row = Method("a", Side.SERVER, object, since=Revision.V2025_03_26, until=Revision.V2025_06_18)
+    row = Method("a", Side.SERVER, "Empty", since=Revision.V2025_03_26, until=Revision.V2025_06_18)
     assert [row.exists_in(revision) for revision in Revision] == [False, True, True, False, False]
-    endless = Method("a", Side.SERVER, object, since=Revision.V2025_06_18)
+    endless = Method("a", Side.SERVER, "Empty", since=Revision.V2025_06_18)
     assert [endless.exists_in(revision) for revision in Revision] == [False, False, True, True, True]
 
 
 def test_method_is_received_by_its_side() -> None:
     sides = (Side.SERVER, Side.CLIENT)
-    assert [Method("a", Side.SERVER, object).is_received_by(side) for side in sides] == [True, False]
-    assert [Method("a", Side.EITHER, object).is_received_by(side) for side in sides] == [True, True]
+    assert [Method("a", Side.SERVER, "Empty").is_received_by(side) for side in sides] == [True, False]
+    assert [Method("a", Side.EITHER, "Empty").is_received_by(side) for side in sides] == [True, True]
 
 
 def test_sides_have_opposites() -> None:

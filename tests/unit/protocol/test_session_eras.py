@@ -38,7 +38,9 @@ ENVELOPE = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 
 def server(*, greeted: bool = False) -> Session:
     """A server's side that accepts both eras."""
-    session = Session(Side.SERVER, info=ME, capabilities=OFFERED, modern=ModernProtocol(ME, lambda: OFFERED))
+    session = Session(
+        Side.SERVER, info=ME, capabilities=OFFERED, get_modern=lambda: ModernProtocol(ME, lambda: OFFERED)
+    )
     session.transition(Signal.CONNECT)
     if greeted:
         session.accept_initialize(InitializeParams("2025-06-18", {}, ME))

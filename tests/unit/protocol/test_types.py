@@ -3,6 +3,7 @@ that of 2026-07-28.
 """
 
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Any, get_args
 
 import msgspec
@@ -218,6 +219,18 @@ def test_unions_have_the_branches_of_the_schema(union: Any, definition: str) -> 
 def test_values_survive_a_round_trip(cls: type[Struct]) -> None:
     for sample in samples(cls):
         assert msgspec.json.decode(msgspec.json.encode(sample), type=cls) == sample
+
+
+def test_names_are_imported_from_their_modules() -> None:
+    for module, names in t._MODULES.items():
+        found = import_module(f"{t.__name__}.{module}")
+        assert [getattr(t, name) is getattr(found, name) for name in names] == [True] * len(names)
+    assert sorted(t.__all__) == sorted(name for names in t._MODULES.values() for name in names)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Unknown'"):
+        _ = t.Unknown
 
 
 def test_every_public_name_has_docstring() -> None:

@@ -244,8 +244,9 @@ async def test_server_with_fewer_features_supports_middleware() -> None:
 
 def test_server_without_middleware_has_unwrapped_handlers() -> None:
     server = server_with_everything()
-    dispatcher = server._dispatcher
-    assert {name: answer for name, (*_, answer) in dispatcher._handlers.items()} == dispatcher._unwrapped
+    for feature in server._dispatcher.features:
+        for name, handler in feature.handlers.items():
+            assert server._dispatcher._prepare(name)[-1] is handler
 
 
 # --- tasks -------------------------------------------------------------------------------------------

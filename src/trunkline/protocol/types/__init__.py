@@ -1,126 +1,133 @@
-"""The objects of the specification, one module per page."""
+"""The objects of the specification, one module per page.
 
-from trunkline.protocol.types.base import Empty, Item, Number, Params, Result, Wire
-from trunkline.protocol.types.cancellation import CancelledParams
-from trunkline.protocol.types.completion import (
-    CompleteParams,
-    CompleteResult,
-    Completion,
-    CompletionArgument,
-    CompletionContext,
-    Reference,
-)
-from trunkline.protocol.types.content import (
-    Annotations,
-    AudioContent,
-    ContentBlock,
-    EmbeddedResource,
-    Icon,
-    ImageContent,
-    ResourceContents,
-    ResourceLink,
-    Role,
-    TextContent,
-)
-from trunkline.protocol.types.discovery import DiscoverResult
-from trunkline.protocol.types.elicitation import (
-    BooleanSchema,
-    ElicitationCompleteParams,
-    ElicitParams,
-    ElicitResult,
-    EnumItems,
-    EnumOption,
-    IntegerSchema,
-    MultiSelectEnumSchema,
-    NumberSchema,
-    PrimitiveSchema,
-    RequestedSchema,
-    StringSchema,
-    UrlElicitationRequired,
-)
-from trunkline.protocol.types.lifecycle import (
-    ClientCapabilities,
-    ClientTaskRequests,
-    ClientTasksCapability,
-    ElicitationCapability,
-    ElicitationTaskRequests,
-    Implementation,
-    InitializeParams,
-    InitializeResult,
-    PromptsCapability,
-    ResourcesCapability,
-    RootsCapability,
-    SamplingCapability,
-    SamplingTaskRequests,
-    ServerCapabilities,
-    ServerTaskRequests,
-    ServerTasksCapability,
-    ToolsCapability,
-    ToolTaskRequests,
-)
-from trunkline.protocol.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
-from trunkline.protocol.types.multi_round import INPUT_REQUIRED, AskableParams, InputRequest, InputRequiredResult
-from trunkline.protocol.types.pagination import PaginatedParams, PaginatedResult
-from trunkline.protocol.types.progress import ProgressParams
-from trunkline.protocol.types.prompts import (
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-)
-from trunkline.protocol.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    Resource,
-    ResourceParams,
-    ResourceTemplate,
-    ResourceUpdatedParams,
-    SubscribeParams,
-    UnsubscribeParams,
-)
-from trunkline.protocol.types.roots import ListRootsResult, Root
-from trunkline.protocol.types.sampling import (
-    CreateMessageParams,
-    CreateMessageResult,
-    ModelHint,
-    ModelPreferences,
-    SamplingBlock,
-    SamplingMessage,
-    ToolChoice,
-    ToolResultContent,
-    ToolUseContent,
-)
-from trunkline.protocol.types.subscriptions import ListenParams, SubscriptionFilter, SubscriptionsAcknowledgedParams
-from trunkline.protocol.types.tasks import (
-    AnyTaskResult,
-    CancelTaskParams,
-    CancelTaskResult,
-    CreateTaskResult,
-    GetTaskParams,
-    GetTaskPayloadParams,
-    GetTaskPayloadResult,
-    GetTaskResult,
-    ListTasksResult,
-    RelatedTaskMetadata,
-    Task,
-    TaskAugmentedParams,
-    TaskMetadata,
-    TaskStatus,
-    TaskStatusParams,
-)
-from trunkline.protocol.types.tools import (
-    NO_ARGUMENTS,
-    CallToolParams,
-    CallToolResult,
-    ListToolsResult,
-    Tool,
-    ToolAnnotations,
-    ToolExecution,
-)
+A name is imported from its module on first use: a server that offers tools only does not need the types of sampling,
+elicitation or tasks, and defining a type costs time at start-up.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trunkline.protocol.types.base import Empty, Item, Number, Params, Result, Wire
+    from trunkline.protocol.types.cancellation import CancelledParams
+    from trunkline.protocol.types.completion import (
+        CompleteParams,
+        CompleteResult,
+        Completion,
+        CompletionArgument,
+        CompletionContext,
+        Reference,
+    )
+    from trunkline.protocol.types.content import (
+        Annotations,
+        AudioContent,
+        ContentBlock,
+        EmbeddedResource,
+        Icon,
+        ImageContent,
+        ResourceContents,
+        ResourceLink,
+        Role,
+        TextContent,
+    )
+    from trunkline.protocol.types.discovery import DiscoverResult
+    from trunkline.protocol.types.elicitation import (
+        BooleanSchema,
+        ElicitationCompleteParams,
+        ElicitParams,
+        ElicitResult,
+        EnumItems,
+        EnumOption,
+        IntegerSchema,
+        MultiSelectEnumSchema,
+        NumberSchema,
+        PrimitiveSchema,
+        RequestedSchema,
+        StringSchema,
+        UrlElicitationRequired,
+    )
+    from trunkline.protocol.types.lifecycle import (
+        ClientCapabilities,
+        ClientTaskRequests,
+        ClientTasksCapability,
+        ElicitationCapability,
+        ElicitationTaskRequests,
+        Implementation,
+        InitializeParams,
+        InitializeResult,
+        PromptsCapability,
+        ResourcesCapability,
+        RootsCapability,
+        SamplingCapability,
+        SamplingTaskRequests,
+        ServerCapabilities,
+        ServerTaskRequests,
+        ServerTasksCapability,
+        ToolsCapability,
+        ToolTaskRequests,
+    )
+    from trunkline.protocol.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
+    from trunkline.protocol.types.multi_round import INPUT_REQUIRED, AskableParams, InputRequest, InputRequiredResult
+    from trunkline.protocol.types.pagination import PaginatedParams, PaginatedResult
+    from trunkline.protocol.types.progress import ProgressParams
+    from trunkline.protocol.types.prompts import (
+        GetPromptParams,
+        GetPromptResult,
+        ListPromptsResult,
+        Prompt,
+        PromptArgument,
+        PromptMessage,
+    )
+    from trunkline.protocol.types.resources import (
+        ListResourcesResult,
+        ListResourceTemplatesResult,
+        ReadResourceParams,
+        ReadResourceResult,
+        Resource,
+        ResourceParams,
+        ResourceTemplate,
+        ResourceUpdatedParams,
+        SubscribeParams,
+        UnsubscribeParams,
+    )
+    from trunkline.protocol.types.roots import ListRootsResult, Root
+    from trunkline.protocol.types.sampling import (
+        CreateMessageParams,
+        CreateMessageResult,
+        ModelHint,
+        ModelPreferences,
+        SamplingBlock,
+        SamplingMessage,
+        ToolChoice,
+        ToolResultContent,
+        ToolUseContent,
+    )
+    from trunkline.protocol.types.subscriptions import ListenParams, SubscriptionFilter, SubscriptionsAcknowledgedParams
+    from trunkline.protocol.types.tasks import (
+        AnyTaskResult,
+        CancelTaskParams,
+        CancelTaskResult,
+        CreateTaskResult,
+        GetTaskParams,
+        GetTaskPayloadParams,
+        GetTaskPayloadResult,
+        GetTaskResult,
+        ListTasksResult,
+        RelatedTaskMetadata,
+        Task,
+        TaskAugmentedParams,
+        TaskMetadata,
+        TaskStatus,
+        TaskStatusParams,
+    )
+    from trunkline.protocol.types.tools import (
+        NO_ARGUMENTS,
+        CallToolParams,
+        CallToolResult,
+        ListToolsResult,
+        Tool,
+        ToolAnnotations,
+        ToolExecution,
+    )
 
 __all__ = [
     "INPUT_REQUIRED",
@@ -242,3 +249,131 @@ __all__ = [
     "UrlElicitationRequired",
     "Wire",
 ]
+
+_MODULES: Final = {
+    "base": ("Empty", "Item", "Number", "Params", "Result", "Wire"),
+    "cancellation": ("CancelledParams",),
+    "completion": (
+        "CompleteParams",
+        "CompleteResult",
+        "Completion",
+        "CompletionArgument",
+        "CompletionContext",
+        "Reference",
+    ),
+    "content": (
+        "Annotations",
+        "AudioContent",
+        "ContentBlock",
+        "EmbeddedResource",
+        "Icon",
+        "ImageContent",
+        "ResourceContents",
+        "ResourceLink",
+        "Role",
+        "TextContent",
+    ),
+    "discovery": ("DiscoverResult",),
+    "elicitation": (
+        "BooleanSchema",
+        "ElicitationCompleteParams",
+        "ElicitParams",
+        "ElicitResult",
+        "EnumItems",
+        "EnumOption",
+        "IntegerSchema",
+        "MultiSelectEnumSchema",
+        "NumberSchema",
+        "PrimitiveSchema",
+        "RequestedSchema",
+        "StringSchema",
+        "UrlElicitationRequired",
+    ),
+    "lifecycle": (
+        "ClientCapabilities",
+        "ClientTaskRequests",
+        "ClientTasksCapability",
+        "ElicitationCapability",
+        "ElicitationTaskRequests",
+        "Implementation",
+        "InitializeParams",
+        "InitializeResult",
+        "PromptsCapability",
+        "ResourcesCapability",
+        "RootsCapability",
+        "SamplingCapability",
+        "SamplingTaskRequests",
+        "ServerCapabilities",
+        "ServerTaskRequests",
+        "ServerTasksCapability",
+        "ToolsCapability",
+        "ToolTaskRequests",
+    ),
+    "logging": ("LOGGING_LEVELS", "LoggingLevel", "LoggingMessageParams", "SetLevelParams"),
+    "multi_round": ("INPUT_REQUIRED", "AskableParams", "InputRequest", "InputRequiredResult"),
+    "pagination": ("PaginatedParams", "PaginatedResult"),
+    "progress": ("ProgressParams",),
+    "prompts": ("GetPromptParams", "GetPromptResult", "ListPromptsResult", "Prompt", "PromptArgument", "PromptMessage"),
+    "resources": (
+        "ListResourcesResult",
+        "ListResourceTemplatesResult",
+        "ReadResourceParams",
+        "ReadResourceResult",
+        "Resource",
+        "ResourceParams",
+        "ResourceTemplate",
+        "ResourceUpdatedParams",
+        "SubscribeParams",
+        "UnsubscribeParams",
+    ),
+    "roots": ("ListRootsResult", "Root"),
+    "sampling": (
+        "CreateMessageParams",
+        "CreateMessageResult",
+        "ModelHint",
+        "ModelPreferences",
+        "SamplingBlock",
+        "SamplingMessage",
+        "ToolChoice",
+        "ToolResultContent",
+        "ToolUseContent",
+    ),
+    "subscriptions": ("ListenParams", "SubscriptionFilter", "SubscriptionsAcknowledgedParams"),
+    "tasks": (
+        "AnyTaskResult",
+        "CancelTaskParams",
+        "CancelTaskResult",
+        "CreateTaskResult",
+        "GetTaskParams",
+        "GetTaskPayloadParams",
+        "GetTaskPayloadResult",
+        "GetTaskResult",
+        "ListTasksResult",
+        "RelatedTaskMetadata",
+        "Task",
+        "TaskAugmentedParams",
+        "TaskMetadata",
+        "TaskStatus",
+        "TaskStatusParams",
+    ),
+    "tools": (
+        "NO_ARGUMENTS",
+        "CallToolParams",
+        "CallToolResult",
+        "ListToolsResult",
+        "Tool",
+        "ToolAnnotations",
+        "ToolExecution",
+    ),
+}
+_MODULE_BY_NAME: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a type from its module and keep it."""
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
+    return value

@@ -10,7 +10,7 @@ with a result that the model reads; any other call fails with an error.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -21,8 +21,10 @@ from trunkline.registry.registry import Registry
 from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.run_handler import Work, run_work
 from trunkline.server.access.rules import AccessControlled, evaluate_predicate, scopes_of
-from trunkline.server.call_peer import ConnectedPeer
 from trunkline.server.context import Context
+
+if TYPE_CHECKING:
+    from trunkline.server.call_peer import ConnectedPeer
 
 __all__ = [
     "ProtectedTarget",
@@ -62,7 +64,7 @@ class ProtectedTarget(Struct, frozen=True):
 
 
 def run_if_authorized(
-    connection: ConnectedPeer, call: IncomingRequest, target: ProtectedTarget, work: Callable[[], Work]
+    connection: "ConnectedPeer", call: IncomingRequest, target: ProtectedTarget, work: Callable[[], Work]
 ) -> Work:
     """Return the work of a call whose sender has access to its target. Raises `InsufficientScope` at once if scopes are
     missing. A predicate may be async: the returned work evaluates it and raises if it denies access."""
@@ -77,7 +79,7 @@ def run_if_authorized(
 
 
 async def _run_if_predicate_allows(
-    connection: ConnectedPeer,
+    connection: "ConnectedPeer",
     call: IncomingRequest,
     target: ProtectedTarget,
     allow: Callable[[Any], Any],
@@ -94,12 +96,12 @@ async def _run_if_predicate_allows(
     return await run_work(work(), connection.threads)
 
 
-def has_scopes(connection: ConnectedPeer, call: IncomingRequest, access: Access) -> bool:
+def has_scopes(connection: "ConnectedPeer", call: IncomingRequest, access: Access) -> bool:
     """Return whether the sender of a call has the scopes that an access rule requires."""
     return access.is_covered_by(scopes_of(call.origin.principal, local=connection.channel.info.local))
 
 
-def visible_keys(connection: ConnectedPeer, call: IncomingRequest, registry: Registry[Any]) -> Iterator[str]:
+def visible_keys(connection: "ConnectedPeer", call: IncomingRequest, registry: Registry[Any]) -> Iterator[str]:
     """Yield the keys of enabled entries that the sender may see, without those that need a predicate."""
     for entry in registry:
         access: Access | None = entry.access
@@ -108,7 +110,7 @@ def visible_keys(connection: ConnectedPeer, call: IncomingRequest, registry: Reg
 
 
 async def evaluate_predicates(
-    connection: ConnectedPeer, call: IncomingRequest, predicates: Iterable[Callable[[Any], Any]]
+    connection: "ConnectedPeer", call: IncomingRequest, predicates: Iterable[Callable[[Any], Any]]
 ) -> dict[Callable[[Any], Any], bool]:
     """Evaluate predicates for the sender of a call. A predicate that raises denies access; observers get the error."""
     context, results = Context(connection, call), dict[Callable[[Any], Any], bool]()
@@ -124,7 +126,7 @@ async def evaluate_predicates(
     return results
 
 
-async def is_permitted(connection: ConnectedPeer, call: IncomingRequest, access: Access) -> bool:
+async def is_permitted(connection: "ConnectedPeer", call: IncomingRequest, access: Access) -> bool:
     """Return whether the sender of a call has access, for messages that are not the response to the call."""
     if not has_scopes(connection, call, access):
         return False

@@ -5,16 +5,16 @@ does not cache those: the lister knows best what to cache and for how long. Thei
 changes between two pages may repeat or skip a resource.
 """
 
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Raw
 
 from trunkline.errors import InvalidCursor
+from trunkline.protocol import types as t
 from trunkline.protocol.inflight import IncomingRequest
-from trunkline.protocol.types import ListResourcesResult, PaginatedParams, Resource
+from trunkline.protocol.types.pagination import PaginatedParams
 from trunkline.registry.handlers import Handler
 from trunkline.registry.registry import Registry
-from trunkline.registry.resources import TemplateEntry
 from trunkline.rpc.run_handler import Work, run_work
 from trunkline.server.access.enforcement import evaluate_predicates
 from trunkline.server.access.owner_id import principal_name
@@ -22,6 +22,9 @@ from trunkline.server.access.rules import Viewer, scopes_of
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
+
+if TYPE_CHECKING:
+    from trunkline.registry.resources import TemplateEntry
 
 __all__ = ["list_page", "list_resources_with_templates"]
 
@@ -64,24 +67,24 @@ async def _list_after_predicates(
 
 async def list_resources_with_templates(
     connection: Connection, call: IncomingRequest, params: PaginatedParams
-) -> ListResourcesResult:
+) -> "t.ListResourcesResult":
     """Return a page of all resources that the caller may access, including those that templates list."""
     catalog, now = connection.catalog, connection.shared.wall_clock.now()
     room = catalog.resources.size_of(params.limit)
     viewer = await _resource_viewer(connection, call)
     start = _template_position(catalog, params.cursor, now, viewer.principal_name)
-    shown: list[Resource] = []
+    shown: list[t.Resource] = []
     if start is None:
         page = catalog.get_visible_page(catalog.resources, params.cursor, params.limit, now=now, viewer=viewer)
         shown = [entry.definition for entry in page.entries]
         if page.next_cursor is not None:
-            return ListResourcesResult(shown, next_cursor=page.next_cursor)
+            return t.ListResourcesResult(shown, next_cursor=page.next_cursor)
         room, start = room - len(shown), 0
     found = await _template_resources(connection, call, catalog.access_rules["resource_template"].hidden_keys(viewer))
     rest = list(found.values())[start : start + room]
     more = start + room < len(found)
     cursor = catalog.cursors.seal(_CURSOR_KIND, start + room, now, viewer.principal_name) if more else None
-    return ListResourcesResult([*shown, *rest], next_cursor=cursor)
+    return t.ListResourcesResult([*shown, *rest], next_cursor=cursor)
 
 
 async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Viewer:
@@ -95,9 +98,9 @@ async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Vie
 
 async def _template_resources(
     connection: Connection, call: IncomingRequest, hidden: frozenset[str]
-) -> dict[str, Resource]:
+) -> "dict[str, t.Resource]":
     """Return the resources that templates list, by URI; without registered ones and those of hidden templates."""
-    catalog, found = connection.catalog, dict[str, Resource]()
+    catalog, found = connection.catalog, dict[str, t.Resource]()
     for template in catalog.templates_with_lister():
         if template.key in hidden:
             continue
@@ -120,7 +123,7 @@ def _template_position(catalog: ServerCatalog, cursor: str | None, now: float, p
         return None
 
 
-async def _run_lister(connection: Connection, call: IncomingRequest, template: TemplateEntry) -> list[Resource]:
+async def _run_lister(connection: Connection, call: IncomingRequest, template: "TemplateEntry") -> "list[t.Resource]":
     lister = cast("Handler", template.lister)  # templates_with_lister yields only templates that have one
     context = Context(connection, call) if lister.wants_context else None
     return await run_work(template.run_lister(lister.convert({}), context, None), connection.threads)

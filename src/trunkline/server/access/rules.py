@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from trunkline.auth.principal import Principal
 from trunkline.registry.access import Access
 from trunkline.registry.handlers import exit_error
 from trunkline.registry.registry import Registry
@@ -48,9 +47,7 @@ def scopes_of(principal: Any, *, local: bool) -> frozenset[str] | None:
     the user who started the process is its only client."""
     if principal is None:
         return None if local else _EMPTY
-    if isinstance(principal, Principal):
-        return principal.scopes
-    scopes = getattr(principal, "scopes", ())
+    scopes = getattr(principal, "scopes", ())  # a `Principal`, or any value that `identify` returned
     return frozenset(scopes.split() if isinstance(scopes, str) else scopes)
 
 

@@ -1,54 +1,59 @@
 """Request handlers, one module per page of the specification.
 
-A minimal server needs neither tasks nor `subscriptions/listen`: the modules of these features, and all that they use,
-are imported with their first request.
+Every connection begins with the lifecycle. The module of another feature, and all that it uses, is imported with the
+first request for one of its methods.
 """
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
-from trunkline.protocol.inflight import IncomingRequest
 from trunkline.rpc.dispatch import Feature, MethodHandler
-from trunkline.rpc.run_handler import Work
-from trunkline.server.features import completion, discovery, lifecycle, logging, prompts, resources, roots, tools
+from trunkline.server.features import lifecycle
 
 __all__ = ["FEATURES"]
 
-_TASKS: Final = ("tasks/create", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update")
-_SUBSCRIPTIONS: Final = ("subscriptions/listen",)
+
+class _ImportedHandlers(Mapping[str, MethodHandler]):
+    """Handlers of a feature in a module of this package, which is imported when a handler is first looked up."""
+
+    def __init__(self, module: str, *methods: str) -> None:
+        self._module = module
+        self._methods = methods
+
+    def __getitem__(self, method: str) -> MethodHandler:
+        feature: Feature = import_module(f"{__name__}.{self._module}").FEATURE
+        return feature.handlers[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._methods)
+
+    def __len__(self) -> int:
+        return len(self._methods)
 
 
-@cache
-def _load(name: str) -> Feature:
-    """Import the feature of a module in this package."""
-    feature: Feature = import_module(f"{__name__}.{name}").FEATURE
-    return feature
+def _imported(name: str, *methods: str) -> Feature:
+    """Return a feature whose module has its name."""
+    return Feature(name, _ImportedHandlers(name, *methods))
 
 
-def _imported_on_first_use(name: str, methods: Iterable[str]) -> Feature:
-    """Return a feature whose module is imported when one of its methods is first called."""
-
-    def handler_of(method: str) -> MethodHandler:
-        def handle(connection: Any, call: IncomingRequest, params: Any) -> Work:
-            return _load(name).handlers[method](connection, call, params)
-
-        return handle
-
-    return Feature(name, {method: handler_of(method) for method in methods})
-
-
-FEATURES = (
+FEATURES: Final = (
     lifecycle.FEATURE,
-    discovery.FEATURE,
-    _imported_on_first_use("subscriptions", _SUBSCRIPTIONS),
-    tools.FEATURE,
-    _imported_on_first_use("tasks", _TASKS),
-    resources.FEATURE,
-    prompts.FEATURE,
-    completion.FEATURE,
-    logging.FEATURE,
-    roots.FEATURE,
+    _imported("discovery", "server/discover"),
+    _imported("subscriptions", "subscriptions/listen"),
+    _imported("tools", "tools/list", "tools/call"),
+    _imported("tasks", "tasks/create", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"),
+    _imported(
+        "resources",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+    ),
+    _imported("prompts", "prompts/list", "prompts/get"),
+    _imported("completion", "completion/complete"),
+    _imported("logging", "logging/setLevel"),
+    _imported("roots", "notifications/roots/list_changed"),
 )
 """All features. A server with fewer features does not have the methods of the others."""

@@ -11,7 +11,7 @@ __all__ = ["FEATURE"]
 def _discover(connection: Connection, call: IncomingRequest, params: Empty) -> DiscoverResult:  # noqa: ARG001
     catalog = connection.catalog
     call.hint = catalog.cache_hint("discover", public=True)
-    return DiscoverResult(**catalog.stateless.discover_result(), instructions=catalog.instructions)
+    return DiscoverResult(**catalog.get_modern().discover_result(), instructions=catalog.instructions)
 
 
 FEATURE = Feature("discovery", {"server/discover": _discover})

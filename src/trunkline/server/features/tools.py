@@ -15,11 +15,8 @@ from trunkline.errors import (
     ToolNotFound,
 )
 from trunkline.protocol.capabilities import is_declared
-from trunkline.protocol.envelope import Envelope
-from trunkline.protocol.headers import find_param_mismatch
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import IDEMPOTENCY_KEY, progress_token
-from trunkline.protocol.task_dialects import Dialect
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
@@ -31,10 +28,11 @@ from trunkline.server.access.owner_id import owner_of
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.input.multi_round import begin_round
 from trunkline.wire.codec import DecodeError, decoder, original_json
 
 if TYPE_CHECKING:
+    from trunkline.protocol.envelope import Envelope
+    from trunkline.protocol.task_dialects import Dialect
     from trunkline.server.runtime_services import RuntimeServices
     from trunkline.server.tasks.service import WorkFactory
 
@@ -140,12 +138,13 @@ def prepare_run(entry: ToolEntry, shared: "RuntimeServices", params: CallToolPar
 
 
 def _run_as_task(
-    dialect: Dialect, entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams
+    dialect: "Dialect", entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams
 ) -> Work:
     try:
         work = prepare_run(entry, connection.shared, params)
     except InvalidArguments as error:  # without a task there is no result to carry the error
         raise InvalidParams(error.message, data=error.data) from None
+    from trunkline.protocol.task_dialects import Dialect
     from trunkline.server.tasks.create import NewTask, convert_to_task, start_task
 
     making = NewTask(entry, connection, call, work)
@@ -181,17 +180,21 @@ def _check_task_capacity(connection: Connection, call: IncomingRequest) -> None:
 
 
 def _prepare_modern_call(
-    entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams, envelope: Envelope
+    entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams, envelope: "Envelope"
 ) -> None:
     """Check a call of the modern era: the headers that mirror its arguments and the required client capabilities; then
     load the answers of earlier rounds."""
     if call.origin.original_id is not None and entry.mirrored_arguments:  # it arrived over HTTP
+        from trunkline.protocol.headers import find_param_mismatch
+
         why = find_param_mismatch(entry.mirrored_arguments, _arguments_object(params), call.origin.headers)
         if why is not None:
             raise HeaderMismatch(why)
     for capability in entry.asks:
         if not is_declared(envelope.capabilities, capability):
             raise MissingCapability(capability)
+    from trunkline.server.input.multi_round import begin_round  # imported here: for the modern era only
+
     begin_round(connection, call, params)
     call.unwrapped = entry.output.wraps
 

@@ -11,12 +11,12 @@ from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.run_handler import run_work
 from trunkline.server.access.rules import evaluate_predicate
-from trunkline.server.limits.local_semaphore import ConcurrencyLimit, LocalSemaphore, ToolSemaphore
 from trunkline.server.options import Health, LimitOptions
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.rpc.threads import ThreadPool
+    from trunkline.server.limits.local_semaphore import ToolSemaphore
     from trunkline.server.limits.shared_semaphore import SharedSemaphores
 
 __all__ = ["HealthPredicates", "ToolGuard", "make_guard"]
@@ -114,6 +114,8 @@ class ToolGuard:
     """Enforces the limits of one tool."""
 
     def __init__(self, name: str, predicates: HealthPredicates, limits: LimitOptions) -> None:
+        from trunkline.server.limits.local_semaphore import ConcurrencyLimit, LocalSemaphore  # few tools have limits
+
         self.requires = tuple(limits.get("requires", ()))
         self._name = name
         self._predicates = predicates
@@ -145,7 +147,7 @@ class ToolGuard:
             raise ToolResultTooLarge(self._name, size, self._max_result_bytes)
         return result
 
-    def _semaphore_in(self, semaphores: "SharedSemaphores | None") -> ToolSemaphore | None:
+    def _semaphore_in(self, semaphores: "SharedSemaphores | None") -> "ToolSemaphore | None":
         """Return the semaphore: shared if the server has a durable store, else that of this process."""
         if self._limit is None or semaphores is None:
             return self._semaphore

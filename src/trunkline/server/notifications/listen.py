@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from trunkline.protocol import types as t
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import SUBSCRIPTION_ID
-from trunkline.protocol.types import (
-    CancelledParams,
-    Empty,
-    Params,
-    SubscriptionFilter,
-    SubscriptionsAcknowledgedParams,
-)
-from trunkline.protocol.types.tasks_extension import DetailedTask
 from trunkline.wire.messages import Encoded, Notification, RequestId
 
 if TYPE_CHECKING:
@@ -38,13 +31,13 @@ class ListenStream:
     """One open `subscriptions/listen` request."""
 
     def __init__(
-        self, connection: "ConnectedPeer", call: IncomingRequest, subscription_filter: SubscriptionFilter
+        self, connection: "ConnectedPeer", call: IncomingRequest, subscription_filter: "t.SubscriptionFilter"
     ) -> None:
         self._call = call
         self.connection = connection
         self.subscription_filter = subscription_filter
         # Notifications that precede the acknowledgement; None once it was sent.
-        self._backlog: list[tuple[str, Params | DetailedTask]] | None = []
+        self._backlog: list[tuple[str, t.Params | t.DetailedTask]] | None = []
 
     @property
     def subscription_id(self) -> RequestId:
@@ -65,11 +58,11 @@ class ListenStream:
     def acknowledge(self) -> None:
         """Send the acknowledgement with the effective filter, then the notifications that arrived before it."""
         backlog, self._backlog = self._backlog or [], None
-        self.notify(_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(self.subscription_filter))
+        self.notify(_ACKNOWLEDGED, t.SubscriptionsAcknowledgedParams(self.subscription_filter))
         for name, params in backlog:
             self.notify(name, params)
 
-    def notify(self, name: str, params: Params | DetailedTask) -> None:
+    def notify(self, name: str, params: "t.Params | t.DetailedTask") -> None:
         """Send a notification with the subscription id; before the acknowledgement, queue it."""
         if self._backlog is not None:
             self._backlog.append((name, params))
@@ -81,16 +74,16 @@ class ListenStream:
     def _subscription_meta(self) -> dict[str, Any]:
         return {SUBSCRIPTION_ID: self.subscription_id}
 
-    def broadcast(self, name: str, frame: Encoded, params: Params) -> None:  # noqa: ARG002 - the shared frame lacks the subscription id
+    def broadcast(self, name: str, frame: Encoded, params: "t.Params") -> None:  # noqa: ARG002 - the shared frame lacks the subscription id
         """Send a notification that goes to many subscribers."""
         self.notify(name, params)
 
     def end(self) -> None:
         """Answer the request, which ends its handler. On a connection that stays open, also send
         `notifications/cancelled` (cancellation, "Cancellation Flow")."""
-        self.connection.reply_now(self._call, Empty(meta=self._subscription_meta()))
+        self.connection.reply_now(self._call, t.Empty(meta=self._subscription_meta()))
         if not self.connection.channel.info.stateless:
-            cancelled = CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
+            cancelled = t.CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
             self.connection.channel.send(Notification(_CANCELLED, cancelled))
 
 
@@ -119,7 +112,7 @@ class ListenStreams:
         """Send a `list_changed` notification to the streams that select it."""
         for stream in list(self._open):
             if getattr(stream.subscription_filter, _FILTER_FIELDS[name]):
-                stream.notify(name, Empty())
+                stream.notify(name, t.Empty())
 
     def end(self, connection: "ConnectedPeer | None" = None) -> None:
         """End the streams of a connection, or all streams."""
@@ -129,14 +122,14 @@ class ListenStreams:
                 stream.end()
 
 
-def supported_filter(requested: SubscriptionFilter, capabilities: Any) -> SubscriptionFilter:
+def supported_filter(requested: "t.SubscriptionFilter", capabilities: Any) -> "t.SubscriptionFilter":
     """Return the part of a requested filter that the server's capabilities support."""
 
     def supported(selected: bool | None, feature: str) -> bool | None:
         return True if selected and capabilities.get(feature, {}).get("listChanged") else None
 
     subscribe = capabilities.get("resources", {}).get("subscribe")
-    return SubscriptionFilter(
+    return t.SubscriptionFilter(
         tools_list_changed=supported(requested.tools_list_changed, "tools"),
         prompts_list_changed=supported(requested.prompts_list_changed, "prompts"),
         resources_list_changed=supported(requested.resources_list_changed, "resources"),

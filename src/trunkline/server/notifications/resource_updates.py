@@ -8,9 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trunkline.protocol.types import ResourceUpdatedParams
+from trunkline.protocol import types as t
 from trunkline.registry.access import Access
-from trunkline.server.access.enforcement import has_scopes, is_permitted
 from trunkline.server.catalog import ServerCatalog
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
@@ -37,7 +36,7 @@ class ResourceUpdates:
         """Notify the subscribers of a resource."""
         subscribers = self._subscriptions.subscribers(uri)
         if subscribers:
-            params = ResourceUpdatedParams(uri=uri)
+            params = t.ResourceUpdatedParams(uri=uri)
             frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._catalog.access_rule_of(uri)
             for subscriber in subscribers:
                 notify = partial(subscriber.broadcast, _UPDATED, frame, params)
@@ -49,6 +48,8 @@ class ResourceUpdates:
     def _notify_if_permitted(
         self, uri: str, access: Access, subscriber: "Connection | ListenStream", notify: Callable[[], None]
     ) -> None:
+        from trunkline.server.access.enforcement import has_scopes, is_permitted  # imported here: few are restricted
+
         connection, call = subscriber.authorizing_call
         if call is None or not has_scopes(connection, call, access):
             return

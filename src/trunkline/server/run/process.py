@@ -7,18 +7,14 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, MutableSet, Sequence
 from functools import partial
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
 from trunkline.config import CertificateFiles, Settings
 from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
 from trunkline.errors.suggestions import did_you_mean
-from trunkline.fdlimit import DescriptorReserve
 from trunkline.server.run.signals import on_signals
 from trunkline.server.shutdown import EXIT_CODES
-from trunkline.transports.addresses import Address, format_host_port, parse_address
-from trunkline.transports.channel import Listener
 from trunkline.transports.stdio.server import END_OF_INPUT, claim_stdio, serve_stdio
 
 if TYPE_CHECKING:
@@ -28,6 +24,8 @@ if TYPE_CHECKING:
     from trunkline.auth.server.resource_server import ResourceServer
     from trunkline.server.run.runnable import RunnableServer
     from trunkline.transports.accept import ConnectionSource
+    from trunkline.transports.addresses import Address
+    from trunkline.transports.channel import Listener
     from trunkline.transports.http.app import App
     from trunkline.transports.http.authenticator import Authenticator, Identify
     from trunkline.transports.http.forwarding.outbound import Relay
@@ -125,12 +123,14 @@ def build_address(transport: Any, **given: Any) -> str | None:
         if path is None:
             raise MisuseError('transport "unix" needs the path of a socket: run("unix", path="/run/server.sock")')
         return f"unix://{os.path.abspath(path)}"
+    if transport == "stdio":
+        return None
+    from trunkline.transports.addresses import format_host_port  # imported here: stdio has no address
+
     host, port = given.get("host", "127.0.0.1"), given.get("port")
     if transport == "tcp":
         return f"{scheme}://{format_host_port(host, port or 0)}"
-    if transport == "http":
-        return f"{scheme}://{format_host_port(host, 8000 if port is None else port)}{endpoint}"
-    return None
+    return f"{scheme}://{format_host_port(host, 8000 if port is None else port)}{endpoint}"
 
 
 def _suggest_transport(transport: Any) -> str:
@@ -211,6 +211,8 @@ async def _serve(server: "RunnableServer", wire_in: int, wire_out: int) -> Seque
 
 def run_listener(server: "RunnableServer", address: str, tls: "SSLContext | CertificateFiles | None") -> None:
     """Serve the clients of an address until Ctrl+C or SIGTERM."""
+    from trunkline.fdlimit import DescriptorReserve  # imported here: for listeners only
+
     DescriptorReserve(server.settings.descriptor_reserve).raise_limit(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
@@ -336,6 +338,8 @@ def _handle_loop_exception(
 
 def _raised_by_trunkline(error: BaseException) -> bool:
     """Return whether the loop called our code, and not foreign code that may have called ours."""
+    from traceback import extract_tb  # imported here: for a crash only
+
     places = (frame.filename for frame in extract_tb(error.__traceback__))
     return next((place.startswith(_PACKAGE) for place in places if not place.startswith(_EVENT_LOOP_PATHS)), False)
 
@@ -354,11 +358,13 @@ async def open_listener(
     certificates: "MutableSet[ServerTls] | None" = None,
     opened: "ListeningSockets | None" = None,
     source: "ConnectionSource | None" = None,
-) -> Listener:
+) -> "Listener":
     """Open a listener for a server at an address. The transport receives the listener limits, which create the
     connections; over HTTP also the session backend, the forwarder, and in a worker the sockets that the supervisor has
     `opened`, and the `source` of the connections that it accepts. The TLS of the listener is added to
     `certificates`."""
+    from trunkline.transports.addresses import parse_address  # imported here: stdio has no address
+
     where = parse_address(address)
     if tls is not None:
         _check_tls(tls)
@@ -412,7 +418,7 @@ def _make_tls(tls: "SSLContext | CertificateFiles | None", clock: Clock, interva
 
 @contextlib.asynccontextmanager
 async def _open_unless(
-    opened: "ListeningSockets | None", where: Address, settings: Settings
+    opened: "ListeningSockets | None", where: "Address", settings: Settings
 ) -> AsyncGenerator["ListeningSockets"]:
     """Open the sockets of an address, unless they are `opened` already; close them if the block fails."""
     if opened is not None:
