@@ -59,10 +59,11 @@ def lines(row: Row, figures: Figures) -> Iterator[str]:
     """One row: a line per target, then a line per bar."""
     by_size = any(bar.per == "byte" for bar in row.bars)
     headings = f"{f'best {row.unit}':>12}{f'median {row.unit}':>12}{'x ours':>9}{'bytes':>11}"
+    ours = "trunkline" if "trunkline" in row.targets else row.targets[0]
     yield f"{row.name:<44}{headings}{'ns/byte' if by_size else '':>9}"
     for target, samples in sorted(figures.samples.items(), key=lambda item: row.targets.index(item[0])):
         best = figures.best(target)
-        times = f"{best / figures.best('trunkline'):.2f}" if "trunkline" in figures.samples else ""
+        times = f"{best / figures.best(ours):.2f}" if ours in figures.samples else ""
         middle = median(sample.cost for sample in samples)
         per_byte = f"{figures.best(target, 'byte') * 1000:.2f}" if by_size else ""
         size = samples[0].answer_bytes

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own servers could not be measured.
     """
     options = _options(arguments)
-    wanted = [row for row in ROWS if options.rows in row.name and not (options.base and row.how in NOT_COMPARED)]
+    wanted = [row for row in ROWS if options.rows in row.name and not (options.base and not _has_base(row))]
     rows = [row for row in (_selected(row, options) for row in wanted) if row.targets]
     environments = Environments(options.python)
     commands, missing = commands_of(environments, {name for row in rows for name in row.targets}, options.base)
@@ -86,6 +86,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.batches = 4 if options.quick else 10
     options.json = options.json or ROOT / ".cache" / "bench" / ("base.json" if options.base else "figures.json")
     return options
+
+
+def _has_base(row: Row) -> bool:
+    """Whether a row can be measured on an earlier commit, which has the benchmark's server only."""
+    return row.how not in NOT_COMPARED and "trunkline" in row.targets
 
 
 def _selected(row: Row, options: argparse.Namespace) -> Row:
@@ -141,7 +146,7 @@ def pin() -> None:
 def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.Namespace) -> Figures:
     """All rounds of one row. A target with a wrong response is not started again, and loses all of its samples."""
     figures = Figures()
-    many = BASE in row.targets and row.question is None  # a spawn is one sample, and pairs need some
+    many = row.question is None and any(bar.paired for bar in row.bars)  # a spawn is one sample, and pairs need some
     for _ in range(options.repeats * (options.batches if many else 1)):
         measurable = [name for name in row.targets if name in commands and name not in figures.missing]
         under_way = {name: samples(row, name, commands[name], options.batches) for name in measurable}

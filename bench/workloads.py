@@ -84,6 +84,7 @@ TARGETS = {
     "trunkline": Target("server.py", "trunkline"),
     "trunkline, few tools": Target("server.py", "trunkline", tools=0),
     "trunkline, no extras": Target("server.py", "trunkline-plain"),
+    "trunkline, five lines": Target("five_lines.py", "trunkline"),
     "bare": Target("peers/bare.py", "bare"),
     "turbomcp": Target("peers/turbomcp_server.py", "turbomcp"),
     "mcp": Target("peers/mcp_server.py", "mcp"),
@@ -258,7 +259,13 @@ ROWS = (
         "spawn to first answer",
         None,
         ("trunkline", "bare", "turbomcp", "chuk", "zeromcp", "mcp", "fastmcp"),
-        (Bar("cheaper", 5, "mcp"), Bar("at most", 1.5, "bare")),
+        (Bar("cheaper", 5, "mcp"),),
+    ),
+    Row(
+        "spawn of five lines to first answer",
+        None,
+        ("trunkline, five lines", "bare"),
+        (Bar("at most", 1.5, "bare", ours="trunkline, five lines", paired=True),),
     ),
     Row(
         "client, one at a time",

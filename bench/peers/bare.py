@@ -1,4 +1,7 @@
-"""A yardstick: asyncio and msgspec answering an echo, with nothing of a protocol in between. Not an MCP server."""
+"""A yardstick: asyncio and msgspec answering an echo, with nothing of a protocol in between. Not an MCP server.
+
+It runs on uvloop where that is installed, as `Server.run` does.
+"""
 
 import asyncio
 import sys
@@ -60,4 +63,11 @@ async def main() -> None:
     await ended.wait()
 
 
-asyncio.run(main())
+try:
+    import uvloop
+except ImportError:
+    loop_factory = None
+else:
+    loop_factory = uvloop.new_event_loop
+with asyncio.Runner(loop_factory=loop_factory) as runner:
+    runner.run(main())
