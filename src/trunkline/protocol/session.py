@@ -450,7 +450,9 @@ class Session:
         del self._incoming[call.id]
         if not self._is_newest or call.envelope is not None:
             return self.encode_result(call, result)
-        return Response(call.id, wrap_structured_content(result) if type(result) is CallToolResult else result)
+        if type(result) is CallToolResult and type(result.structured_content) is not dict:
+            result = wrap_structured_content(result)
+        return Response(call.id, result)
 
     def encode_result(self, call: IncomingRequest, result: Any) -> Response:
         """Return the response with a result in the form of the request's revision."""

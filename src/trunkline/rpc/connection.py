@@ -117,7 +117,7 @@ class PeerConnection:
         self._dispatcher = shared.dispatcher
         self._lazy_deadline_timer: DeadlineTimer | None = None
         self._lazy_requests: OutgoingRequests | None = None
-        self._starter = self._start_call
+        self._starter = self._usual_starter
         limit = self.settings.max_connections if channel.info.stateless else self.settings.max_calls
         self._max_calls = limit  # plus one for each call that waits for the peer
         self._active_calls = 0  # started and not ended
@@ -282,10 +282,17 @@ class PeerConnection:
             self._reading_paused = True
             self.channel.pause()
 
+    @property
+    def _usual_starter(self) -> Callable[[IncomingRequest, Any], None]:
+        """The function that starts calls at most times; whether they are observed is known in advance."""
+        return self._start_observed if self.facts.observed else self._start_call
+
+    def _start_observed(self, call: IncomingRequest, params: Any) -> None:
+        target = self._dispatcher.read_target(call, params)
+        self.facts.emit(CallStarted, request=call.id, method=call.method.name, target=target)
+        self._start_call(call, params)
+
     def _start_call(self, call: IncomingRequest, params: Any) -> None:
-        if self.facts.observed:
-            target = self._dispatcher.read_target(call, params)
-            self.facts.emit(CallStarted, request=call.id, method=call.method.name, target=target)
         self._active_calls += 1
         try:
             work = self._dispatcher.dispatch(self, call, params)

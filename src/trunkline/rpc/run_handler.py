@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from types import CoroutineType
-from typing import Any, Protocol, assert_never, cast
+from typing import Any, Final, Protocol, assert_never, cast
 
 from msgspec import Struct
 
@@ -241,21 +241,24 @@ Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | DeferredResult | An
 result, or the result itself."""
 
 
-if sys.version_info >= (3, 12):
-    _create_task = partial(asyncio.Task, eager_start=True)  # runs a coroutine until it first waits
-else:
-    _create_task = asyncio.Task  # before 3.12, the coroutine starts on the next turn of the loop
+_HAS_EAGER_TASKS: Final = sys.version_info >= (3, 12)
+"""Whether a task can run its coroutine at once until it first waits. Before, it starts on the next turn of the loop."""
+
+_Task: Any = asyncio.Task
 
 
 def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable | None:
     """Start the work of a call on the running loop. Return None if it has ended; then `on_done` has been called."""
     if type(work) is _COROUTINE:
-        task: asyncio.Task[Any] = _create_task(work, loop=threads.loop)  # pyright: ignore[reportArgumentType]
-        if not task.done():
-            task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
-            return task
-        _report_task_outcome(task, on_done, call)
-        return None
+        loop = threads.loop
+        task: asyncio.Task[Any] = (
+            _Task(work, loop=loop, eager_start=True) if _HAS_EAGER_TASKS else _Task(work, loop=loop)
+        )
+        if task.done():
+            _report_task_outcome(task, on_done, call)
+            return None
+        task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
+        return task
     if type(work) is ThreadCall:
         return _start_on_thread(work, threads, on_done, call)
     if type(work) is PlannedCall:

@@ -86,7 +86,6 @@ class Connection(PeerConnection):
     """Connection to one client: session state, log level, pause, and the interface that contexts use (`CallPeer`)."""
 
     __slots__ = (
-        "_cluster_notifications",
         "_pause_queue",
         "_tracks_current_call",
         "catalog",
@@ -102,7 +101,6 @@ class Connection(PeerConnection):
         session = self.new_session()
         super().__init__(shared, session, channel)
         self.shared = shared
-        self._cluster_notifications = shared.cluster_notifications
         self.failure_history: History | None = None  # of sessions, by internal errors
         self.log_level = LOGGING_LEVELS.index("info")
         self.last_call: IncomingRequest | None = None  # set with call tracking or a subscription
@@ -228,7 +226,7 @@ class Connection(PeerConnection):
                 self.admit_call(call, params)
 
     def _choose_start(self) -> None:
-        usual = self._start_tracked if self._tracks_current_call else self._start_call
+        usual = self._start_tracked if self._tracks_current_call else self._usual_starter
         self._starter = usual if self._pause_queue is None else partial(self._start_or_queue, usual, self._pause_queue)
 
     def _start_or_queue(
@@ -259,7 +257,7 @@ class Connection(PeerConnection):
         self.last_call = call
         token = CURRENT_CALL.set(CurrentCall(self, call))
         try:
-            self._start_call(call, params)
+            self._usual_starter(call, params)
         finally:
             CURRENT_CALL.reset(token)
 
@@ -335,19 +333,6 @@ class Connection(PeerConnection):
         before = self.session.phase
         self.session.restore_handshake(revision, agreed, client, complete=complete)
         super().report_phase_change(before)
-
-    def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
-        """Reply to a call; where sessions are durable, after the notifications that it may have caused are stored and
-        sent to other processes: a client that has the reply relies on them."""
-        notifications = self._cluster_notifications
-        if notifications is None or call.done or (pending := notifications.pending_changes) is None:
-            super()._on_call_ended(call, value, error)
-            return
-        if call.scheduled_at is None:  # it has no deadline yet
-            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
-            self._deadline_timer.watch(call)
-        end = super()._on_call_ended
-        pending.add_done_callback(lambda _: end(call, value, error))
 
     def _stop_work(self, call: IncomingRequest) -> None:
         self.shared.owner.on_call_cancelled(call.work)

@@ -214,9 +214,17 @@ class ServerRuntime:
         lifespan = self._components.lifespan
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
-        connection = Connection(self.get_services(), channel)
+        connection = self._make_connection(self.get_services(), channel)
         self.connections.add(connection)
         return connection
+
+    @staticmethod
+    def _make_connection(services: SharedServices, channel: Channel) -> Connection:
+        if services.cluster_notifications is None:
+            return Connection(services, channel)
+        from trunkline.server.durable_connection import DurableConnection
+
+        return DurableConnection(services, channel)
 
     def get_services(self) -> SharedServices:
         """Return the services that connections on the running loop share; create them on first use."""
