@@ -24,8 +24,8 @@ COSTS = {
 """CPU µs of a Valkey for each call of the store's script, by `appendfsync`: the first of three runs of `bench.units`,
 when the machine had little else to do. In the others, with ten times as much to do, most were up to 1.8 times that."""
 ALIKE = {"register": 15.0, "sweep": 16.0, "settle": 11.0, "publish": 3.3, "deliver": 1.0, "count": 0.35}
-"""The same whatever `appendfsync` says: they write little or nothing. A message costs to publish, and for each that it
-is delivered to; and to say whether a process is subscribed costs, too."""
+"""The same for every `appendfsync`: they write little or nothing. Publishing a message has a cost, and so has each
+delivery; counting the subscribers of a channel has one, too."""
 HEAR_US = 3.1  # CPU of a process of ours for a message without a waiter there
 CARRY_US = 135.0  # more CPU, of both processes, for a forwarded call: the middle of 106 (Valkey) and 159 (sockets)
 LINES = 4  # connections of each process: two for the store, two for the bus

@@ -24,7 +24,7 @@ async def code_review(language: str, style: str = "default") -> list[PromptMessa
 
 @server.completion(prompt="code_review", argument="language")
 async def languages(value: str) -> list[str]:
-    """The languages that begin with what was typed."""
+    """The languages with a prefix."""
     return [name for name in ("erlang", "python", "rust") if name.startswith(value)]
 
 

@@ -1,4 +1,4 @@
-"""A greenhouse that can be asked, read, watched and watered. `make demo` gives a tour of it.
+"""A greenhouse with tools, resources, subscriptions and prompts. `make demo` gives a tour of it.
 
 python examples/demo_server.py
 """
@@ -22,7 +22,7 @@ log = ["06:00 lights on"]
 
 @dataclass
 class Reading:
-    """How a bed is doing."""
+    """The state of a bed."""
 
     bed: str
     moisture: int
@@ -31,7 +31,7 @@ class Reading:
 
 @dataclass
 class Order:
-    """What the form asks for."""
+    """The fields of the form."""
 
     seed: Literal["tomato", "basil", "pepper"]
     packets: Annotated[int, Meta(ge=1, le=20)] = 1
@@ -39,7 +39,7 @@ class Order:
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 async def survey(ctx: Context) -> list[Reading]:
-    """Measures every bed, one after the other."""
+    """Measures all beds, one after the other."""
     readings: list[Reading] = []
     for done, (bed, moisture) in enumerate(beds.items(), start=1):
         await asyncio.sleep(0.15)  # a slow sensor
@@ -52,7 +52,7 @@ async def survey(ctx: Context) -> list[Reading]:
 
 @server.tool
 async def water(bed: str, litres: Annotated[int, Meta(ge=1, le=10)], ctx: Context) -> Reading:
-    """Waters a bed and writes it into the log."""
+    """Waters a bed and logs it."""
     if bed not in beds:
         raise ToolError(f"there is no bed of {bed}; there are {', '.join(beds)}")
     await ctx.progress(1, total=2, message="the valve opens")
@@ -65,7 +65,7 @@ async def water(bed: str, litres: Annotated[int, Meta(ge=1, le=10)], ctx: Contex
 
 @server.tool
 async def order_seeds(ctx: Context) -> str:
-    """Orders seeds, once the user has said which."""
+    """Orders seeds that the user chooses in a form."""
     answer = await ctx.elicit("Which seeds shall be ordered?", Order)
     if not answer.accepted:
         return f"nothing ordered: the user chose to {answer.action}"
@@ -74,13 +74,13 @@ async def order_seeds(ctx: Context) -> str:
 
 @server.resource(LOG, mime_type="text/plain")
 def read_log() -> str:
-    """What happened today."""
+    """The events of today."""
     return "\n".join(log)
 
 
 @server.resource("greenhouse://process", mime_type="text/plain")
 def read_process() -> str:
-    """The number of the process that this server is."""
+    """The pid of this server."""
     return str(os.getpid())
 
 
@@ -94,13 +94,13 @@ def read_bed(bed: str) -> Reading:
 
 @server.prompt
 def planting_plan(bed: str, season: str = "spring") -> str:
-    """Asks for a plan of what to plant."""
+    """A prompt for a planting plan."""
     return f"Make a planting plan for the bed of {bed} in {season}. It holds {beds.get(bed, 0)} % water now."
 
 
 @server.completion(prompt="planting_plan", argument="season")
 def seasons(text: str) -> list[str]:
-    """The seasons that begin like that."""
+    """The seasons with a prefix."""
     return [season for season in SEASONS if season.startswith(text)]
 
 

@@ -1,4 +1,4 @@
-"""Documents to be read: a text that is always the same, weather that is not, and the weather of any city.
+"""Resources: a fixed text, changing weather, and the weather of any city.
 
 python examples/documents.py
 """
@@ -17,13 +17,13 @@ server.add_resource(
 
 @server.resource("weather://city", mime_type="application/json")
 async def weather() -> dict[str, int]:
-    """How warm it is, in every city."""
+    """The temperatures of all cities."""
     return temperatures
 
 
 @server.resource("weather://city/{name}")
 async def weather_in(name: str) -> str:
-    """How warm it is in one city."""
+    """The temperature of one city."""
     if name not in temperatures:
         raise ResourceNotFound(f"weather://city/{name}")
     return f"{temperatures[name]} degrees in {name} at {datetime.now(UTC):%H:%M}"
@@ -31,7 +31,7 @@ async def weather_in(name: str) -> str:
 
 @server.tool
 async def measure(city: str, degrees: int) -> None:
-    """Notes a temperature, and tells whoever has subscribed."""
+    """Records a temperature, and notifies subscribers."""
     temperatures[city] = degrees
     server.notify_updated("weather://city")
     server.notify_updated(f"weather://city/{city}")

@@ -1,4 +1,4 @@
-"""A server whose work outlives it: kill it, start it again with the same file, and it goes on where it was.
+"""A server with durable tasks: kill it, restart it with the same file, and it continues where it was.
 
 python examples/reports.py reports.db
 """
@@ -29,13 +29,13 @@ async def write_report(pages: int, ctx: Context) -> str:
 
 @server.tool
 async def print_report(copies: int) -> str:
-    """Prints it. Paper is dear: whoever gives a key has it printed once."""
+    """Prints the report. With an idempotency key it is printed once."""
     return f"{copies} copies, job {next(jobs)} of process {os.getpid()}"
 
 
 @server.resource("reports://process", mime_type="text/plain")
 def read_process() -> str:
-    """The number of the process that this server is."""
+    """The pid of this server."""
     return str(os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""A database that can be asked, and not changed.
+"""A read-only database.
 
 python examples/sql_query.py
 """

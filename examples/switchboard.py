@@ -1,4 +1,4 @@
-"""A server of four processes that serve as one: kill any of them, and its sessions go on in another.
+"""A server of four processes that serve as one: kill any of them, and its sessions continue in another.
 
 python examples/switchboard.py
 """
@@ -13,7 +13,7 @@ server = Server("switchboard")
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 async def who(ctx: Context) -> int:
-    """Says which process answers."""
+    """The pid of the process that answers."""
     await ctx.info("somebody asks who is there")
     return os.getpid()
 

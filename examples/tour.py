@@ -1,5 +1,5 @@
-"""A tour of examples/demo_server.py, which is started here as a process and spoken to by a client, and at its end of
-examples/reports.py, whose work outlives it, and examples/switchboard.py, which is four processes: `make demo`."""
+"""A tour of examples/demo_server.py, which this program starts as a process and uses through a client, then of
+examples/reports.py, which has durable tasks, and examples/switchboard.py, which has four processes: `make demo`."""
 
 import asyncio
 import contextlib
@@ -22,50 +22,50 @@ SERVER = Path(__file__).with_name("demo_server.py")
 REPORTS = Path(__file__).with_name("reports.py")
 SWITCHBOARD = Path(__file__).with_name("switchboard.py")
 LOG = "greenhouse://log"
-ORDER = {"seed": "basil", "packets": 3}  # what the script fills into the form
+ORDER = {"seed": "basil", "packets": 3}  # the answer to the form
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
 
 
 def say(title: str, *lines: str) -> None:
-    """Prints one stop of the tour."""
+    """Print one step of the tour."""
     console.print(f"\n[bold]{title}[/bold]")
     tell(*lines)
 
 
 def tell(*lines: str) -> None:
-    """Prints what there is to tell at a stop."""
+    """Print the lines of a step."""
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def hear(message: Any) -> None:
-    """Is told of log messages."""
+    """Print a log message."""
     tell(f"log:     {message.level}, {message.logger}: {message.data}")
 
 
 def fill_in(form: Any) -> dict[str, Any]:
-    """Plays the user."""
+    """Answer as the user."""
     fields = [f"{field.name} ({field.kind})" for field in form.fields]
     tell(f"server:  {form.message}", f"fields:  {', '.join(fields)}", f"script:  accept, {ORDER}")
     return ORDER
 
 
 def kill(pid: int) -> None:
-    """Ends a process without asking."""
+    """Kill a process."""
     tell(f"process {pid} is killed")
     os.kill(pid, KILL)
 
 
 async def text_of(client: Client, uri: str) -> str:
-    """Reads a resource of one text."""
+    """Read a resource with one text."""
     [content] = await client.read_resource(uri)
     return content.text or ""
 
 
 async def look_around(client: Client) -> None:
-    """Who is there, and what there is."""
+    """Print the server and its catalog."""
     info = client.server_info
     named = "a server without a name" if info is None else f"{info.name} {info.version}"
     say("Connected", f"{named}, speaking {client.revision}", f"instructions: {client.instructions}")
@@ -83,7 +83,7 @@ async def look_around(client: Client) -> None:
 
 
 async def survey(client: Client, *, kill_at: int = 0) -> None:
-    """A tool that takes its time, and reports progress; the server may be killed while it is at work."""
+    """Call a slow tool that reports progress; kill the server meanwhile, if requested."""
     pid = int(await text_of(client, "greenhouse://process"))
     columns = (TextColumn("  {task.description:<14}"), BarColumn(30), MofNCompleteColumn())
     with Progress(*columns, console=console) as progress:
@@ -100,7 +100,7 @@ async def survey(client: Client, *, kill_at: int = 0) -> None:
 
 
 async def watch(client: Client) -> None:
-    """A resource, until it changes."""
+    """Subscribe to a resource, and wait for a change."""
     say(f"Reading {LOG}", *(await text_of(client, LOG)).splitlines())
     say("Watching it while a tool waters the tomatoes")
     await client.subscribe(LOG)
@@ -111,7 +111,7 @@ async def watch(client: Client) -> None:
 
 
 async def prompt_and_complete(client: Client) -> None:
-    """A prompt, with help for its argument."""
+    """Render a prompt with a completed argument."""
     proposed = (await client.complete("prompt", "planting_plan", "season", "s")).values
     say("Completing the argument season from 's'", ", ".join(proposed))
     result = await client.get_prompt("planting_plan", {"bed": "tomatoes", "season": proposed[-1]})
@@ -119,13 +119,13 @@ async def prompt_and_complete(client: Client) -> None:
 
 
 async def order(client: Client) -> None:
-    """A tool that needs to know more."""
+    """Call a tool that elicits input."""
     say("A tool asks the user")
     tell(f"result:  {(await client.call_tool('order_seeds')).data}")
 
 
 async def go_wrong(client: Client) -> None:
-    """A tool that fails, and says why."""
+    """Call a tool that fails."""
     say("A call that fails")
     try:
         await client.call_tool("water", {"bed": "roses", "litres": 3})
@@ -134,7 +134,7 @@ async def go_wrong(client: Client) -> None:
 
 
 async def survive(client: Client) -> None:
-    """The server is killed in the middle of a call, twice."""
+    """Kill the server in the middle of a call, twice."""
     say("The server is killed while it measures, which only reads: it is started and asked again")
     while client.losses == 0:  # on a busy machine, the answer may be there before the process is dead
         await survey(client, kill_at=2)
@@ -156,7 +156,7 @@ async def killed_while_watering(client: Client) -> OutcomeUnknown:
 
 
 async def outlive() -> None:
-    """The server is killed while it works on a task, and goes on with it when it is started again."""
+    """Kill the server while it runs a task, and restart it."""
     say("A server that keeps what it does in a file is killed while it writes a report")
     with tempfile.TemporaryDirectory() as folder:
         async with Client([sys.executable, REPORTS, f"{folder}/reports.db"]) as client:
@@ -172,7 +172,7 @@ async def outlive() -> None:
 
 
 async def share() -> None:
-    """A server of four processes, of which one is killed."""
+    """Kill one of four processes of a server."""
     say("A server of four processes, and four clients")
     command = (sys.executable, str(SWITCHBOARD), "0")
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
@@ -191,7 +191,7 @@ async def share() -> None:
 
 
 async def main() -> None:
-    """The whole tour."""
+    """Run the whole tour."""
     started = time.monotonic()
     async with Client(SERVER, elicitation=fill_in, on_log=hear, log_level="info") as client:
         await look_around(client)

@@ -14,7 +14,7 @@ from trunkline.testing import RawPeer, ScriptedServer, Transcript
 
 ROOT = Path(__file__).parent
 UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "docs", "faults", "http1", "interop"}
-"""Folders whose tests take whole programs for granted: what decides is seen by the others, and counting costs time."""
+"""Folders with tests of whole programs: other tests cover the logic, and coverage measurement costs time."""
 
 SEED = 20_260_728
 """Seed of every random choice in `make test`, which makes the same choices in each run."""

@@ -9,7 +9,7 @@ from tests.unit.transports.http.asgi import Answer, Host, request
 REVISION = "2026-07-28"
 PREFIX = "io.modelcontextprotocol/"
 EVERYTHING: Mapping[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
-"""The capabilities of a client that can be asked everything."""
+"""The capabilities of a client that supports every request of a server."""
 
 _NAMES = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 

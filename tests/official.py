@@ -32,7 +32,7 @@ MODERN = "2026-07-28"  # whose tasks extension is checked, too
 BATCH_REVISION = "2025-03-26"  # the only one with JSON-RPC batches
 
 BESIDE: set[int] = set()
-"""The processes that live beside the tests, and are nobody's doing."""
+"""Long-lived helper processes of the suite, which leak checks ignore."""
 
 ANSWERED_EMPTY = {"ping", "resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
 # A result may say that it is not the ordinary one: that the server needs more input first, or that a task will

@@ -31,7 +31,7 @@ NAMES = sorted(path.stem for path in RECORDS.glob("*.json"))
 SCOPES = "notes:read"
 
 Grant = dict[str, str]
-"""What somebody has agreed to: the parameters of the request."""
+"""The parameters of an authorization request that the user has granted."""
 
 
 class TokenError(Exception):

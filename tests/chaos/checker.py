@@ -33,7 +33,7 @@ __all__ = ["violations"]
 
 UNKNOWN_OUTCOME: Final = "may or may not have been done"
 PASSING: Final = frozenset({502, 503})
-"""What a session may be told for a while: it is not known whether something was done, or it was not."""
+"""Statuses that a session may get during a fault: the outcome is unknown, or the request was not started."""
 
 LATE: Final = 3 * LEASE
 """Seconds for which a fault of one of several processes, or of their store, has effects after its end."""

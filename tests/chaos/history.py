@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 Outcome = Literal["answered", "unknown", "failed"]
-"""How an operation ended for who did it. Unknown: it was told so, or lost the line and cannot ask again."""
+"""The outcome of an operation for its client. Unknown: the server said so, or the connection was lost without a way to resume."""
 
 
 class Effect(Struct, frozen=True):

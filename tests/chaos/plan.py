@@ -35,31 +35,33 @@ FIRST_TO_TELL: Final = "2025-03-26"  # of those in which tools have annotations
 FIRST_TO_ASK: Final = "2025-06-18"  # of those with elicitation
 FIRST_WITH_TASKS: Final = "2025-11-25"
 TASKS: Final = ("resumed", "restarted", "given_up")
-"""The tools that are tasks, each by what becomes of one whose process dies."""
+"""The task tools, each named after its recovery policy."""
 
 HARMLESS: Final = frozenset({"look", "keep"})
-"""The tools that say of themselves that they may be called twice."""
+"""The tools that are declared idempotent or read-only."""
 
 BOARDS: Final = 10
-"""Clients to a board: of as many, one writes on it and the others want to hear of that."""
+"""Clients per board: one writes on it and the others are subscribed to it."""
 
 LEASE: Final = 2.0
-"""Seconds after which the work of a dead process is taken over, and for which a server waits for its store, where that is
-not a file. A busy machine needs that much; where there is little to do, half of it will do."""
+"""Seconds after which another process takes over the work of a dead one, and for which a server waits for its store, where
+that is not a file. A busy machine needs that much; half of it suffices where there is little to do.
+"""
 
 Deployment = Literal["file", "workers", "valkey"]
 Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall"]
-"""What is done to a deployment: all of it dies and comes back; it, or one of its processes, is stopped by SIGTERM with a drain
-that is too short for most calls, and started again; one of its processes is killed, or is asleep for longer than its
-leases last; its store is killed and started again, cannot be reached, breaks some of its connections and not the others,
-or does not answer for longer than anybody waits."""
+"""The kinds of faults: the whole deployment is killed and restarted; it, or one of its processes, is stopped by SIGTERM with a
+drain that is too short for most calls, and restarted; one of its processes is killed, or suspended for longer than its leases
+last; its store is killed and restarted, is unreachable, breaks some of its connections and not the others, or does not respond
+for longer than any timeout.
+"""
 
 DEPLOYMENTS: Final[Mapping[Deployment, tuple[Kind, ...]]] = {
     "file": ("death", "term"),
     "workers": ("kill", "stop", "term"),
     "valkey": ("kill", "stop", "restart", "cut", "drop", "stall", "term"),
 }
-"""One process on a file; four on one port, over a file and sockets; three over one Valkey. What is done to each."""
+"""The kinds of faults by deployment: one process on a file; four on one port, over a file and sockets; three over one Valkey."""
 
 _LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
     "stop": (1.2, 2.0),

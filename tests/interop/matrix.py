@@ -18,7 +18,7 @@ Cells = dict[str, dict[str, Any]]
 """The outcome of every cell: `{"ok": true}`, or `{"ok": false, "why": ...}`."""
 
 Wire = list[dict[str, Any]]
-"""Everything that passed on a line: `{"sender": "client", "message": ...}`."""
+"""All messages of a connection: `{"sender": "client", "message": ...}`."""
 
 
 MODERN: Final = Revision.V2026_07_28
@@ -27,7 +27,7 @@ EMPTY: Final = {
     "notifications/cancelled to client": "a server may only end a listen with it, which ours does when it stops: after "
     "the last probe, and over stdio alone",
 }
-"""What the modern era has in its table and no probe can see, and why."""
+"""Cells of the modern era that no probe can observe, and why."""
 
 
 def cells(revision: Revision) -> Iterator[str]:

@@ -43,10 +43,10 @@ LISTS = {
     "resource_templates": ("resources/templates/list", "resourceTemplates"),
     "prompts": ("prompts/list", "prompts"),
 }
-"""What is listed: how our client calls it, the method, and the member of its result."""
+"""The lists: the client's method name, the protocol method, and the member of its result."""
 
 EXPECTED = {"sum": "5", "resource": "static text", "prompt": "Say hello to Ada."}
-"""What a client script prints when it has called `add` with 2 and 3, read test://static and asked for `greet`."""
+"""The output of a client script that has called `add` with 2 and 3, read test://static and rendered `greet`."""
 
 UNKNOWN_METHOD = -1
 """The number of templates of a server that has resources, and answers that it cannot list templates."""

@@ -67,7 +67,7 @@ USED = {
     "trigger-elicitation-request": ({}, "User provided the requested information"),
     "trigger-url-elicitation": ({"url": "https://example.com/a"}, "User completed the URL elicitation flow"),
 }
-"""Each tool, arguments for it, and what it says then."""
+"""Each tool, its arguments, and the expected text."""
 
 USED_BELOW = {
     "simulate-research-query",

@@ -58,7 +58,7 @@ ASKED: dict[str, tuple[str, Ask]] = {
     "get_prompt": ("prompts/get", lambda client: client.get_prompt("p")),
     "complete": ("completion/complete", lambda client: client.complete("prompt", "p", "a")),
 }
-"""What a client can be asked, by the name of the coroutine: the method that goes out, and how to ask."""
+"""The methods of a client, by the name of the coroutine: the protocol method, and a call of it."""
 NOT_ASKED = {"open", "close", "set_roots"}
 EMPTY = {"ping", "set_log_level", "subscribe", "unsubscribe"}  # whose results have no member that could be wrong
 
