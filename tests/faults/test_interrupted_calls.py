@@ -146,25 +146,25 @@ class EffectsServer:
 @contextlib.asynccontextmanager
 async def server_and_client(case: Case, folder: Path, calls: int = 2) -> AsyncIterator[tuple[EffectsServer, Client]]:
     """A server, and a client that has its list of tools."""
-    shop = EffectsServer(case, folder, calls)
-    await shop.open()
+    effects_server = EffectsServer(case, folder, calls)
+    await effects_server.open()
     try:
         async with asyncio.timeout(PATIENCE):
-            async with Client(shop.target, revision=case.revision, settings=QUICK, observers=[]) as client:
+            async with Client(effects_server.target, revision=case.revision, settings=QUICK, observers=[]) as client:
                 await client.list_tools()
-                yield shop, client
+                yield effects_server, client
     finally:
-        await shop.server.aclose()
-        shop.port.close()
+        await effects_server.server.aclose()
+        effects_server.port.close()
 
 
-async def outcome(shop: EffectsServer, case: Case, client: Client, name: str, key: str | None = None) -> str:
+async def outcome(effects_server: EffectsServer, case: Case, client: Client, name: str, key: str | None = None) -> str:
     """The outcome of a call that is interrupted in its first run."""
     told = (lambda _: None) if case.progress else None
     call = asyncio.ensure_future(client.call_tool(name, {"what": name}, idempotency_key=key, on_progress=told))
-    await shop.begun.wait()
-    shop.hold = False
-    await shop.restart()
+    await effects_server.begun.wait()
+    effects_server.hold = False
+    await effects_server.restart()
     try:
         return (await call).text
     except OutcomeUnknown:
@@ -174,18 +174,18 @@ async def outcome(shop: EffectsServer, case: Case, client: Client, name: str, ke
 @pytest.mark.parametrize("name", CASES)
 async def test_call_interrupted_at_drain_timeout_is_not_repeated(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    async with server_and_client(case, tmp_path) as (shop, client):
-        assert await outcome(shop, case, client, "pay") == "unknown"
-        assert shop.done() == ["pay"]
+    async with server_and_client(case, tmp_path) as (effects_server, client):
+        assert await outcome(effects_server, case, client, "pay") == "unknown"
+        assert effects_server.done() == ["pay"]
         assert (await client.call_tool("pay", {"what": "next"})).text == "next done"  # the client continues
 
 
 @pytest.mark.parametrize("name", CASES)
 async def test_idempotent_call_interrupted_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    async with server_and_client(case, tmp_path) as (shop, client):
-        told = await outcome(shop, case, client, "put")
-        assert (told, shop.done()) == (("put done", ["put"] * 2) if case.annotated else ("unknown", ["put"]))
+    async with server_and_client(case, tmp_path) as (effects_server, client):
+        told = await outcome(effects_server, case, client, "put")
+        assert (told, effects_server.done()) == (("put done", ["put"] * 2) if case.annotated else ("unknown", ["put"]))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.keyed])
@@ -194,52 +194,52 @@ async def test_keyed_call_interrupted_at_drain_timeout_follows_its_key(
     name: str, tool: str, ends: str, times: int, tmp_path: Path
 ) -> None:
     case = CASES[name]
-    async with server_and_client(case, tmp_path) as (shop, client):
-        assert await outcome(shop, case, client, tool, "key") == ends
-        assert shop.done() == [tool] * times
+    async with server_and_client(case, tmp_path) as (effects_server, client):
+        assert await outcome(effects_server, case, client, tool, "key") == ends
+        assert effects_server.done() == [tool] * times
 
 
 @pytest.mark.parametrize("name", ["tcp", "websocket", "http", "http store events", "sse"])
 async def test_queued_call_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
     """The connection runs one call at a time, so the second has not started when the shutdown interrupts both."""
-    async with server_and_client(CASES[name], tmp_path, 1) as (shop, client):
+    async with server_and_client(CASES[name], tmp_path, 1) as (effects_server, client):
         first = asyncio.ensure_future(client.call_tool("pay", {"what": "first"}))
-        await shop.begun.wait()
+        await effects_server.begun.wait()
         second = asyncio.ensure_future(client.call_tool("pay", {"what": "second"}))
-        [connection] = [one for one in shop.server._runtime.connections if one.session.incoming_requests]
+        [connection] = [one for one in effects_server.server._runtime.connections if one.session.incoming_requests]
         while len(connection.session.incoming_requests) < 2:
             await asyncio.sleep(0.01)
-        shop.hold = False
-        await shop.restart()
+        effects_server.hold = False
+        await effects_server.restart()
         with pytest.raises(OutcomeUnknown):
             await first
         assert (await second).text == "second done"
-        assert shop.done() == ["first", "second"]
+        assert effects_server.done() == ["first", "second"]
 
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
 async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: str, tmp_path: Path) -> None:
     """The tool runs one call at a time, so the handler of the second has not started."""
     case = Case("http", revision, "/mcp")
-    async with server_and_client(case, tmp_path) as (shop, client):
+    async with server_and_client(case, tmp_path) as (effects_server, client):
         first = asyncio.ensure_future(client.call_tool("single", {"what": "first"}))
-        await shop.begun.wait()
+        await effects_server.begun.wait()
         second = asyncio.ensure_future(client.call_tool("single", {"what": "second"}))
         while (
             sum(
                 call.queued
-                for one in shop.server._runtime.connections
+                for one in effects_server.server._runtime.connections
                 for call in one.session.incoming_requests.values()
             )
             < 1
         ):
             await asyncio.sleep(0.01)
-        shop.hold = False
-        await shop.restart()
+        effects_server.hold = False
+        await effects_server.restart()
         with pytest.raises(OutcomeUnknown):
             await first
         assert (await second).text == "second done"
-        assert shop.done() == ["first", "second"]
+        assert effects_server.done() == ["first", "second"]
 
 
 # --- the end of a session without a shutdown --------------------------------------------------------
@@ -248,32 +248,32 @@ async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: 
 @pytest.mark.parametrize("name", ["http", "http events", "http store", "http store events"])
 async def test_call_of_a_deleted_session_is_not_repeated(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    async with server_and_client(case, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
+    async with server_and_client(case, tmp_path) as (effects_server, client), aiohttp.ClientSession() as http:
         told = (lambda _: None) if case.progress else None
         call = asyncio.ensure_future(client.call_tool("pay", {"what": "pay"}, on_progress=told))
-        await shop.begun.wait()
-        shop.hold = False
+        await effects_server.begun.wait()
+        effects_server.hold = False
         channel: Any = client._runtime.supervisor.connection.channel  # type: ignore[union-attr]
         headers = {"mcp-session-id": channel._peer.session_id, "mcp-protocol-version": case.revision}
-        assert (await http.delete(shop.url, headers=headers)).status == 204
+        assert (await http.delete(effects_server.url, headers=headers)).status == 204
         with pytest.raises(OutcomeUnknown):
             await call
-        assert shop.done() == ["pay"]
+        assert effects_server.done() == ["pay"]
         assert (await client.call_tool("pay", {"what": "next"})).text == "next done"
 
 
 async def test_every_call_of_an_interrupted_batch_is_answered(tmp_path: Path) -> None:
-    shop = EffectsServer(Case("memory"), tmp_path, 1)
-    async with RawPeer(shop.server) as peer:
+    effects_server = EffectsServer(Case("memory"), tmp_path, 1)
+    async with RawPeer(effects_server.server) as peer:
         await peer.initialize("2025-03-26")
         params = {"name": "pay", "arguments": {"what": "pay"}}
         peer.send([{"jsonrpc": "2.0", "id": ident, "method": "tools/call", "params": params} for ident in (7, 8)])
-        await shop.begun.wait()
-        await shop.server.shutdown()
+        await effects_server.begun.wait()
+        await effects_server.server.shutdown()
         answers = await peer.receive()
     told = {answer["id"]: answer["error"]["data"]["kind"] for answer in answers}
     assert told == {7: "outcome_unknown", 8: "temporarily_unavailable"}  # the connection runs one call at a time
-    assert shop.done() == ["pay"]
+    assert effects_server.done() == ["pay"]
 
 
 # --- processes --------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ async def interrupted_in_worker(revision: str, effects: Path, port: int) -> None
                 for client in callers:
                     await client.list_tools()
                 calls = [
-                    asyncio.ensure_future(client.call_tool("wait", {"deed": f"c00{number}.1"}))
+                    asyncio.ensure_future(client.call_tool("wait", {"operation": f"c00{number}.1"}))
                     for number, client in enumerate(callers, 1)
                 ]
                 while len(effects.read_text().splitlines()) < len(calls):
@@ -361,17 +361,17 @@ async def interrupted_in_worker(revision: str, effects: Path, port: int) -> None
 async def test_connection_refused_by_a_stopping_server_is_retried(tmp_path: Path) -> None:
     """A connection that is accepted during shutdown gets a response without being parsed."""
     case = CASES["http modern"]
-    async with server_and_client(case, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
-        [place] = shop.server._runtime.listeners
+    async with server_and_client(case, tmp_path) as (effects_server, client), aiohttp.ClientSession() as http:
+        [place] = effects_server.server._runtime.listeners
         guard: Any = place._connections.guard  # type: ignore[attr-defined]
         guard.stop_admitting()
-        async with http.post(shop.url, data=b"{}") as refused:
+        async with http.post(effects_server.url, data=b"{}") as refused:
             told = await refused.json()
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert told["error"]["data"] == {"kind": "temporarily_unavailable", "retryAfterMs": 1000}
-        shop.hold = False
+        effects_server.hold = False
         call = asyncio.ensure_future(client.call_tool("pay", {"what": "pay"}))
-        await shop.server.shutdown()
-        await shop.open()
+        await effects_server.server.shutdown()
+        await effects_server.open()
         assert (await call).text == "pay done"
-        assert shop.done() == ["pay"]
+        assert effects_server.done() == ["pay"]

@@ -31,8 +31,8 @@ ENVIRONMENT = {
     "TRUNKLINE_PROCESS_LEASE": "3",  # so that processes on Valkey soon detect that one of them is dead
     **{name: "" for name in os.environ if name.startswith("COV")},  # a killed process reports no coverage
 }
-READY_FOLDER = 100.0  # seconds before a client that does not come is a failure
-PATIENCE = 2.5 * READY_FOLDER
+READY_TIMEOUT = 100.0  # seconds until all clients have connected
+PATIENCE = 2.5 * READY_TIMEOUT
 KILLED = "a process is killed"
 BEFORE = ("tools/list to server", "tools/call to server", "sampling/createMessage to client")
 AFTER = (
@@ -160,7 +160,7 @@ async def play(peer: Peer, deployments: list[Deployment], folder: Path) -> dict[
 async def kill_one_of_each(deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
     """Kill a process of each deployment once all clients wait for it; unless some never connect, as their cells report."""
     with suppress(TimeoutError):
-        clients = await asyncio.wait_for(all_ready(folder), READY_FOLDER)
+        clients = await asyncio.wait_for(all_ready(folder), READY_TIMEOUT)
         await asyncio.gather(*(deployment.kill_one(clients) for deployment in deployments))
     (folder / "done").touch()
     return {}
