@@ -40,7 +40,7 @@ class Verdict:
         return "PASS" if self.bar.cleared(self.ratio) else "FAIL"
 
 
-def judge(row: Row, figures: Figures) -> list[Verdict]:
+def verdicts_of(row: Row, figures: Figures) -> list[Verdict]:
     """One verdict per bar of the row."""
     return [Verdict(bar, _ratio(bar, figures)) for bar in row.bars]
 
@@ -70,7 +70,7 @@ def lines(row: Row, figures: Figures) -> Iterator[str]:
         yield f"  {target:<42}{best:>12,.1f}{middle:>12,.1f}{times:>9}{size:>11,.0f}{per_byte:>9}"
     for target, reason in figures.missing.items():
         yield f"  {target:<42}{'not measured':>12}  {_last_line(reason)}"
-    for verdict in judge(row, figures):
+    for verdict in verdicts_of(row, figures):
         found = "" if verdict.ratio is None else f": {verdict.ratio:.2f}"
         yield f"  {verdict.word:<13}{'gate' if verdict.bar.gate else '':<6}{verdict.bar}{found}"
 
@@ -96,7 +96,7 @@ def _as_json(row: Row, figures: Figures) -> Mapping[str, object]:
         "missing": figures.missing,
         "bars": [
             {"bar": str(verdict.bar), "gate": verdict.bar.gate, "ratio": verdict.ratio, "verdict": verdict.word}
-            for verdict in judge(row, figures)
+            for verdict in verdicts_of(row, figures)
         ],
     }
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.driver import BenchError
 from bench.environments import NPM_FOLDER, ROOT, CannotInstall, Environments
-from bench.report import Figures, judge, lines, write_json
+from bench.report import Figures, lines, verdicts_of, write_json
 from bench.sampling import samples
 from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
 
@@ -68,7 +68,7 @@ def fails(row: Row, figures: Figures) -> bool:
         return True
     return any(
         verdict.bar.gate and verdict.word != "PASS" and not (verdict.bar.peer == BASE and verdict.ratio is None)
-        for verdict in judge(row, figures)
+        for verdict in verdicts_of(row, figures)
     )
 
 

@@ -93,9 +93,9 @@ def _any_principal(self: sessions.SessionTable, ident: str, principal: Any) -> A
 def _any_poster(patch: pytest.MonkeyPatch) -> None:
     original = http_sse.HttpSseEndpoint.handle_post
 
-    async def post(self: Any, visit: Any) -> None:
-        visit.principal = next(iter(self._channels.values()))[1]
-        await original(self, visit)
+    async def post(self: Any, http_request: Any) -> None:
+        http_request.principal = next(iter(self._channels.values()))[1]
+        await original(self, http_request)
 
     patch.setattr(http_sse.HttpSseEndpoint, "handle_post", post)
 
@@ -164,9 +164,9 @@ def _session_id_is_principal(patch: pytest.MonkeyPatch) -> None:
         owners[session.id.encode()] = principal
         return session
 
-    async def posted(self: Any, visit: Any, message: Any) -> None:
-        visit.principal = owners[visit.headers[b"mcp-session-id"]]
-        await post(self, visit, message)
+    async def posted(self: Any, http_request: Any, message: Any) -> None:
+        http_request.principal = owners[http_request.headers[b"mcp-session-id"]]
+        await post(self, http_request, message)
 
     patch.setattr(sessions.SessionTable, "add", added)
     patch.setattr(modern.ModernEndpoint, "_handle_request", posted)
@@ -175,10 +175,10 @@ def _session_id_is_principal(patch: pytest.MonkeyPatch) -> None:
 def _notifications_from_any_client(patch: pytest.MonkeyPatch) -> None:
     original = modern.ModernEndpoint.handle
 
-    async def handle(self: Any, visit: Any, message: Any) -> None:
+    async def handle(self: Any, http_request: Any, message: Any) -> None:
         if isinstance(message, Notification) and self._channel is not None:
-            self._channel._receiver.received([message], MessageOrigin(visit.principal))
-        await original(self, visit, message)
+            self._channel._receiver.received([message], MessageOrigin(http_request.principal))
+        await original(self, http_request, message)
 
     patch.setattr(modern.ModernEndpoint, "handle", handle)
 

@@ -42,14 +42,14 @@ def _without(name: str, **instead: Any) -> Patch:
     """Skip the check of one claim, as if it had the expected value."""
     original = claims.validate_claims
 
-    def judged(header: Any, said: Any, rules: Any, now: float) -> Verified:
+    def without_claim_check(header: Any, said: Any, rules: Any, now: float) -> Verified:
         usual = {"aud": next(iter(rules.audiences)), "iss": rules.issuer} | instead
         return original(header, {**said, name: usual[name]}, rules, now)
 
     def apply(patch: pytest.MonkeyPatch) -> None:
         from trunkline.auth.server import jwt
 
-        patch.setattr(jwt, "validate_claims", judged)
+        patch.setattr(jwt, "validate_claims", without_claim_check)
 
     return apply
 

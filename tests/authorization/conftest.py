@@ -20,7 +20,7 @@ def running_provider() -> Iterator[Provider]:
 def provider(running_provider: Provider) -> Provider:
     """A provider with default settings and an empty record of requests."""
     running_provider.set()
-    running_provider.told()
+    running_provider.take_requests()
     return running_provider
 
 

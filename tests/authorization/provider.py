@@ -57,7 +57,7 @@ class Provider:
         """Publish a client's metadata document for the provider."""
         self._do("publish", url=url, document=document)
 
-    def told(self, path: str | None = None, **having: Any) -> list[dict[str, Any]]:
+    def take_requests(self, path: str | None = None, **having: Any) -> list[dict[str, Any]]:
         """The requests since the last call, or those of them that match."""
         requests: list[dict[str, Any]] = self._do("told")
         wanted = having if path is None else {"path": path, **having}

@@ -70,7 +70,7 @@ class Replayed:
         }.get(path)
         return await handler(request) if handler else web.json_response({"error": "not_found"}, status=404)
 
-    def take_back(self) -> None:
+    def revoke_all(self) -> None:
         """Revoke all grants."""
         self.known.clear()
         self._refresh.clear()

@@ -27,7 +27,7 @@ async def test_login_happens_once_and_requests_name_the_resource(
         assert client.revision == revision
         for _ in range(3):
             assert (await client.call_tool("whoami")).text.startswith("ada by ")
-    told = provider.told()
+    told = provider.take_requests()
     page, exchange = (next(one for one in told if one["path"] == path) for path in ("/auth", "/token"))
 
     assert len(user.opened) == 1
@@ -44,7 +44,7 @@ async def test_client_id_is_the_metadata_url(url: str, provider: Provider, user:
     async with Client(url, auth=oauth(user, client_metadata_url=document)) as client:
         assert (await client.call_tool("whoami")).text == f"ada by {document}"
 
-    assert provider.told("/reg") == []
+    assert provider.take_requests("/reg") == []
 
 
 @pytest.mark.row("AUT-11")
@@ -52,7 +52,7 @@ async def test_configured_client_does_not_register(url: str, provider: Provider,
     async with Client(url, auth=oauth(user, client_id="desk")) as client:
         assert (await client.call_tool("whoami")).text == "ada by desk"
 
-    assert provider.told("/reg") == []
+    assert provider.take_requests("/reg") == []
 
 
 @pytest.mark.row("AUT-14")
@@ -60,7 +60,7 @@ async def test_unknown_client_registers_as_native(url: str, provider: Provider, 
     async with Client(url, auth=oauth(user)) as client:
         await client.ping()
 
-    assert len(provider.told("/reg", status=201)) == 1
+    assert len(provider.take_requests("/reg", status=201)) == 1
 
 
 async def test_denied_login_is_not_repeated(url: str) -> None:
@@ -85,7 +85,7 @@ async def test_code_of_another_issuer_is_refused(
             pass
 
     assert (failed.value.hop, failed.value.clause) == ("authorization", "RFC 9207, section 2.4")
-    assert provider.told("/token") == []
+    assert provider.take_requests("/token") == []
 
 
 async def test_browser_login_returns_to_loopback_port(
@@ -95,7 +95,7 @@ async def test_browser_login_returns_to_loopback_port(
     async with Client(url, auth=OAuth(interaction=LoopbackBrowser(), store=MemoryTokens())) as client:
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
 
-    assert len(provider.told("/token", grant_type="authorization_code", status=200)) == 1
+    assert len(provider.take_requests("/token", grant_type="authorization_code", status=200)) == 1
 
 
 async def test_login_leaves_nothing_behind(provider: Provider, user: BrowserUser) -> None:
@@ -133,7 +133,7 @@ async def test_requests_do_not_time_out_during_login(revision: str, scheme: str,
 async def test_websocket_is_opened_with_the_token(url: str, provider: Provider, user: BrowserUser) -> None:
     async with Client(url.replace("http:", "ws:"), auth=oauth(user)) as client:
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
-    [page] = provider.told("/auth")
+    [page] = provider.take_requests("/auth")
 
     assert page["resource"] == url
     assert len(user.opened) == 1
@@ -145,7 +145,7 @@ async def test_step_up_requests_more_scopes(url: str, provider: Provider, user: 
         await client.call_tool("whoami")
         assert (await client.call_tool("write")).text == "written"
         await client.call_tool("whoami")
-    pages = provider.told("/auth")
+    pages = provider.take_requests("/auth")
 
     assert [set(one["scope"].split()) for one in pages] == [set(READS.split()), {*READS.split(), "notes:write"}]
     assert len(user.opened) == 2

@@ -72,4 +72,4 @@ async def test_client_logs_in_to_official_python_server(guarded: str, provider: 
             assert client.revision == revision
 
     assert len(user.opened) == 1
-    assert len(provider.told("/token", grant_type="authorization_code", status=200)) == 1
+    assert len(provider.take_requests("/token", grant_type="authorization_code", status=200)) == 1

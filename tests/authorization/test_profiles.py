@@ -152,7 +152,7 @@ async def test_revoked_refresh_token_needs_new_login(name: str, user: BrowserUse
         auth = oauth(user, store=FileTokens(tmp_path), **options_for(server))
         server.lifetime = NEARLY_OVER
         await asked_once(url, auth)
-        server.take_back()
+        server.revoke_all()
         server.lifetime = 3600
         await asked_once(url, oauth(user, store=FileTokens(tmp_path), **options_for(server)))
 

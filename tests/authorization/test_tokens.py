@@ -31,7 +31,7 @@ async def test_token_is_renewed_before_expiry(url: str, provider: Provider, user
     async with Client(url, auth=oauth(user)) as client:
         for _ in range(3):
             await client.call_tool("whoami")
-    refreshed = provider.told("/token", grant_type="refresh_token")
+    refreshed = provider.take_requests("/token", grant_type="refresh_token")
 
     assert len(refreshed) >= 3
     assert {(one["status"], one["resource"]) for one in refreshed} == {(200, url)}
@@ -49,7 +49,7 @@ async def test_token_that_server_calls_expired_is_renewed(url: str, provider: Pr
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
 
     assert len(user.opened) == 1
-    assert len(provider.told("/token", grant_type="refresh_token", status=200)) >= 1
+    assert len(provider.take_requests("/token", grant_type="refresh_token", status=200)) >= 1
 
 
 @pytest.mark.row("PROMISE-11")
@@ -61,11 +61,11 @@ async def test_refresh_token_survives_restart(
     async with Client(url, auth=oauth(user, store=FileTokens(tmp_path)), revision=revision) as client:
         said = (await client.call_tool("whoami")).text
     provider.set()
-    provider.told()
+    provider.take_requests()
     again = await run(sys.executable, RESTARTED, url, tmp_path, "{}", revision)
 
     assert again == f"{said}\n"
-    assert [one["grant_type"] for one in provider.told("/token")] == ["refresh_token"]
+    assert [one["grant_type"] for one in provider.take_requests("/token")] == ["refresh_token"]
 
 
 async def test_processes_use_a_refresh_token_once(
@@ -75,13 +75,13 @@ async def test_processes_use_a_refresh_token_once(
     async with Client(url, auth=oauth(user, store=FileTokens(tmp_path))) as client:
         await client.ping()
     provider.set()
-    provider.told()
+    provider.take_requests()
     program = (sys.executable, RESTARTED, url, tmp_path, "{}", "2026-07-28")
     said = await asyncio.gather(run(*program), run(*program))
 
     assert said[0].startswith("ada by ")
     assert said[0] == said[1]
-    assert [one["status"] for one in provider.told("/token")] == [200]
+    assert [one["status"] for one in provider.take_requests("/token")] == [200]
 
 
 async def test_revoked_grant_needs_new_login(asking_url: str, provider: Provider, user: BrowserUser) -> None:
@@ -92,7 +92,7 @@ async def test_revoked_grant_needs_new_login(asking_url: str, provider: Provider
 
     assert before == after
     assert len(user.opened) == 2
-    assert {one["status"] for one in provider.told("/token/introspection")} == {200}
+    assert {one["status"] for one in provider.take_requests("/token/introspection")} == {200}
 
 
 async def test_concurrent_expiry_uses_refresh_token_once(provider: Provider, user: BrowserUser) -> None:
@@ -101,11 +101,11 @@ async def test_concurrent_expiry_uses_refresh_token_once(provider: Provider, use
         await client.ping()
         clock.seconds = 4000
         provider.set(lifetime=7200)
-        provider.told()
+        provider.take_requests()
         said = await asyncio.gather(*(client.call_tool("whoami") for _ in range(20)))
 
     assert len({result.text for result in said}) == 1
-    assert [(one["grant_type"], one["status"]) for one in provider.told("/token")] == [("refresh_token", 200)]
+    assert [(one["grant_type"], one["status"]) for one in provider.take_requests("/token")] == [("refresh_token", 200)]
     assert len(user.opened) == 1
 
 
@@ -120,7 +120,7 @@ async def test_refused_websocket_is_opened_with_new_token(provider: Provider, us
         async with Client(address, auth=auth) as client:
             await client.call_tool("whoami")
 
-    assert len(provider.told("/token", grant_type="refresh_token", status=200)) == 1
+    assert len(provider.take_requests("/token", grant_type="refresh_token", status=200)) == 1
     assert len(user.opened) == 1
 
 
@@ -136,10 +136,10 @@ async def test_old_signatures_are_valid_after_rotation(provider: Provider, user:
         clock.seconds = 60  # keys are not fetched on every request
         async with Client(url, auth=oauth(BrowserUser("bob"))) as second:
             assert (await second.call_tool("whoami")).text.startswith("bob by ")
-        provider.told()
+        provider.take_requests()
         assert (await first.call_tool("whoami")).text == before
 
-    assert provider.told() == []
+    assert provider.take_requests() == []
 
 
 async def test_token_of_withdrawn_key_is_refused_and_renewed(provider: Provider, user: BrowserUser) -> None:
@@ -148,13 +148,13 @@ async def test_token_of_withdrawn_key_is_refused_and_renewed(provider: Provider,
     async with serving(server) as url, Client(url, auth=oauth(user)) as first:
         await first.call_tool("whoami")
         provider.rotate(forget=True)
-        provider.told()
+        provider.take_requests()
         clock.seconds = 60
         async with Client(url, auth=oauth(BrowserUser("bob"))) as second:
             await second.call_tool("whoami")
         assert (await first.call_tool("whoami")).text.startswith("ada by ")
 
-    assert [one["status"] for one in provider.told("/token", grant_type="refresh_token")] == [200]
+    assert [one["status"] for one in provider.take_requests("/token", grant_type="refresh_token")] == [200]
     assert len(user.opened) == 1
 
 

@@ -32,7 +32,7 @@ class Browser:
             )
             self.port = self._read()["port"]
 
-    async def visit(self, origin: str, call: str, *arguments: Any, rebound: bool = False) -> Any:
+    async def open_page(self, origin: str, call: str, *arguments: Any, rebound: bool = False) -> Any:
         """Open a page of an origin, call a function of page.mjs there, and return its result."""
         question = {"address": f"{origin}/", "rebound": rebound, "call": call, "arguments": arguments}
         answer = await asyncio.to_thread(self._ask, question)

@@ -90,7 +90,7 @@ def check_server_messages(frames: list[dict[str, Any]]) -> None:
 async def test_page_of_allowed_origin_can_use_everything(browser: Browser, origin: str, opened: Open) -> None:
     """It reads the session id through CORS, progress as it arrives, and the GET stream."""
     place = await opened(origin)
-    seen = await browser.visit(origin, "converse", f"http://{place}/mcp")
+    seen = await browser.open_page(origin, "converse", f"http://{place}/mcp")
     assert seen["session"]
     assert (seen["accepted"], seen["ended"]) == (202, 204)
     assert seen["counted"]["result"]["content"][0]["text"] == "done"
@@ -101,7 +101,7 @@ async def test_page_of_allowed_origin_can_use_everything(browser: Browser, origi
 
 async def test_page_of_allowed_origin_can_open_websocket(browser: Browser, origin: str, opened: Open) -> None:
     place = await opened(origin)
-    seen = await browser.visit(origin, "callUp", f"ws://{place}/mcp")
+    seen = await browser.open_page(origin, "callUp", f"ws://{place}/mcp")
     assert seen["frames"][1]["message"]["result"]["serverInfo"]["name"] == "library"
     check_server_messages(seen["frames"])
 
@@ -113,7 +113,7 @@ async def test_official_typescript_client_works_in_a_page(
     browser: Browser, origin: str, opened: Open, kind: str, address: str
 ) -> None:
     place = await opened(origin)
-    seen = await browser.visit(origin, "useOfficial", kind, address.format(place))
+    seen = await browser.open_page(origin, "useOfficial", kind, address.format(place))
     assert (seen["name"], seen["tools"], seen["text"]) == ("library", ["count", "change"], "done")
     assert progress_in(seen["frames"]) == [1, 2, 3]
     check_server_messages(seen["frames"])
@@ -128,10 +128,10 @@ async def test_page_of_foreign_origin_gets_nothing_and_is_logged(
     place = await opened("http://other.example")
     with caplog.at_level(logging.WARNING, "trunkline"):
         with pytest.raises(PageError, match="Failed to fetch"):
-            await browser.visit(origin, "converse", f"http://{place}/mcp")
+            await browser.open_page(origin, "converse", f"http://{place}/mcp")
         with pytest.raises(PageError, match="no WebSocket"):
-            await browser.visit(origin, "callUp", f"ws://{place}/mcp")
-        seen = await browser.visit(origin, "knock", place)
+            await browser.open_page(origin, "callUp", f"ws://{place}/mcp")
+        seen = await browser.open_page(origin, "knock", place)
     assert {name: status for name, (status, _) in seen.items()} == dict.fromkeys(seen)
     assert origin in caplog.text
     assert "add it to the setting allowed_origins" in caplog.text
@@ -153,7 +153,7 @@ async def test_rebound_host_name_gets_nothing(browser: Browser, opened: Open, ca
     place = await opened("*")
     evil = f"evil.example:{place.rpartition(':')[2]}"
     with caplog.at_level(logging.WARNING, "trunkline"):
-        seen = await browser.visit(f"http://{evil}", "knock", evil, rebound=True)
+        seen = await browser.open_page(f"http://{evil}", "knock", evil, rebound=True)
     websocket, _ = seen.pop("websocket")
     assert websocket is None
     for status, body in seen.values():

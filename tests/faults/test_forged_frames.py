@@ -193,9 +193,9 @@ async def test_bus_connection_survives_a_dropped_frame(tmp_path: Path) -> None:
 async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> None:
     async with server_group("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
         session = await opened(http, one.url)
-        crew = one.server._runtime.get_services().cluster
-        assert crew is not None
-        identity = crew._membership.lease.identity
+        cluster = one.server._runtime.get_services().cluster
+        assert cluster is not None
+        identity = cluster._membership.lease.identity
         assert identity is not None
         body = codec.encode(Request(7, "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
         ask = RequestFrame(
@@ -213,14 +213,18 @@ async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> No
             body=body,
         )
         payload = b"m" + INGRESS_KIND + encode_frame(ask)
-        bus: Any = crew._membership._bus
+        bus: Any = cluster._membership._bus
         forged = FrameSigner(StoreIdentity(identity.id, bytes(32), 0.0), "forger")
         genuine = FrameSigner(identity, "member")
         with valkey().client(db=1) as client:
-            channel = bus._channels.for_peer(crew.name)
-            for frame in (forged.sign(crew.name, payload), b"mforger\n" + payload[1:], genuine.sign("other", payload)):
+            channel = bus._channels.for_peer(cluster.name)
+            for frame in (
+                forged.sign(cluster.name, payload),
+                b"mforger\n" + payload[1:],
+                genuine.sign("other", payload),
+            ):
                 client.publish(channel, frame)
-            frame = genuine.sign(crew.name, payload)  # a frame of a member of the deployment takes effect once
+            frame = genuine.sign(cluster.name, payload)  # a frame of a member of the deployment takes effect once
             client.publish(channel, frame)
             client.publish(channel, frame)
         await until(lambda: one.calls)

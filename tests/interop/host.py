@@ -62,7 +62,7 @@ class Host:
         """If nothing failed, validate all messages of the client."""
         await self.client.close()
         if kind is None:
-            self.judge()
+            self.check_client_messages()
 
     def check_client_messages(self) -> None:
         """Raise AssertionError unless all messages of the client are valid."""

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tests import transcripts as lines
 from tests.interop.matrix import Wire
+from tests.transcripts import check_transcript
 
 from trunkline.transports.channel import Accept, Channel, ChannelClosed, Connector, MessageOrigin, Receiver
 from trunkline.wire import codec
@@ -78,4 +78,4 @@ def check_client_messages(wire: Wire) -> None:
 
     It reads the server's messages only as far as that depends on them.
     """
-    lines.judge([(entry["sender"], json.dumps(entry["message"]).encode()) for entry in wire], "client")
+    check_transcript([(entry["sender"], json.dumps(entry["message"]).encode()) for entry in wire], "client")

@@ -335,13 +335,13 @@ class TenantActions:
 
     async def live(self) -> None:
         """That many random actions."""
-        deeds: list[Callable[[], Awaitable[None]]] = [
+        actions: list[Callable[[], Awaitable[None]]] = [
             *(self.speak, self.read, self.greet, self.look, self.swap_cursor, self.ask_back, self.steal, self.steal),
             *(self.resume, self.listen),
         ]
         await self.look()  # so that other tenants have cursors to steal
         for _ in range(TURNS):
-            await self.random.choice(deeds)()
+            await self.random.choice(actions)()
         await self.listed_is_callable()
 
 
