@@ -1,10 +1,13 @@
 """New certificates are used without a restart: over TCP, HTTP and WebSocket, in one process and with workers."""
 
+import json
 import os
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from tests.attacks.raw import Caller, initialize, request
@@ -136,6 +139,12 @@ def port_of(started: Service) -> int:
     return parse_address(started.address).port
 
 
+def states(port: int, pair: Pair) -> Any:
+    """The states of the workers."""
+    with urlopen(f"https://127.0.0.1:{port}/readyz", timeout=PATIENCE, context=trusting(pair)) as answer:
+        return json.load(answer)["workers"]
+
+
 def every_worker_shows(started: Service, pair: Pair) -> None:
     """Wait until enough new connections in a row, which the workers get in turn, show a certificate."""
     port = port_of(started)
@@ -175,8 +184,7 @@ def test_broken_files_are_logged_and_the_old_certificate_stays(tmp_path: Path, o
     with service(run(options, tmp_path), environ={"TRUNKLINE_CERTIFICATE_CHECK_INTERVAL": "0.05"}) as started:
         port = port_of(started)
         if processes > 1:
-            eventually(lambda: len(children(started.process.pid)) == processes)
-            every_worker_shows(started, first)
+            eventually(lambda: states(port, first) == {"0": "ready", "1": "ready"}, every=0.05)
         (tmp_path / "server.key").write_bytes(Pair("other").key)
         started.wait_for_log("cannot load the certificate .*: the private key does not belong", processes)
         assert shown_at(port) == first.shown

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -320,9 +319,10 @@ def test_system_without_reuse_port_is_explained(monkeypatch: pytest.MonkeyPatch)
 
 @MODES
 def test_programs_share_a_port(workers: str) -> None:
-    with closing(bind("127.0.0.1", 0, reuse_port=True)[0]) as held:
+    with socket.socket() as held:  # it does not listen, so it gets no connections
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        held.close()
         run = f"server.run('http', port={port}{workers})"
         shared = {"TRUNKLINE_REUSE_PORT": "1"}
         with service(run, environ=shared) as first, service(run, environ=shared) as second:
