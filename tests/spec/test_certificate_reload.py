@@ -192,6 +192,26 @@ def test_broken_files_are_logged_and_the_old_certificate_stays(tmp_path: Path, o
     assert started.process.returncode == 0, started.log
 
 
+def test_worker_that_starts_with_broken_files_uses_the_last_certificate(tmp_path: Path) -> None:
+    first, second = Pair("first"), Pair("second")
+    first.write(tmp_path)
+    with service(
+        run("'http', workers=1", tmp_path), environ={"TRUNKLINE_CERTIFICATE_CHECK_INTERVAL": "off"}
+    ) as started:
+        second.write(tmp_path)
+        os.kill(started.process.pid, signal.SIGHUP)
+        every_worker_shows(started, second)
+        (tmp_path / "server.key").unlink()
+        (worker,) = children(started.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        started.wait_for_log("cannot load the certificate .*: No such file or directory; new connections still use")
+        every_worker_shows(started, second)
+        Pair("third").write(tmp_path)
+        os.kill(started.process.pid, signal.SIGHUP)
+        eventually(lambda: shown_at(port_of(started)) != second.shown, every=0.05)
+    assert started.process.returncode == 0, started.log
+
+
 @MODES
 def test_program_with_a_broken_certificate_exits_with_one_line(tmp_path: Path, options: str) -> None:
     Pair("first").write(tmp_path)

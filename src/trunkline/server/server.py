@@ -610,9 +610,10 @@ class Server:
         tls: "SSLContext | CertificateFiles | None",
         opened: "ListeningSockets | None" = None,
         worker_channel: "WorkerChannel | None" = None,
+        previous_tls: "SSLContext | None" = None,
     ) -> Listener:
         """Listen at an address; the supervisor has `opened` the sockets of a worker, which receives its connections
-        through `worker_channel`."""
+        through `worker_channel` and uses `previous_tls` if the certificate files cannot be loaded."""
         from trunkline.server.run.process import open_listener
 
         await self.start()
@@ -630,6 +631,7 @@ class Server:
             certificates=self._certificates,
             opened=opened,
             source=worker_channel,
+            previous_tls=previous_tls,
         )
         self._runtime.listeners.append(made)
         return made

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ from trunkline.supervision.ipc import ACCEPTED, DECLINED, RELOAD, SHUTDOWN, STAT
 from trunkline.supervision.restart_policy import GiveUp, History, RestartPolicy, after_failure, after_worker_exit
 from trunkline.supervision.worker_table import HEARTBEAT_INTERVAL, WorkerTable
 
-__all__ = ["GIVE_UP_EXIT_CODE", "Supervisor", "SupervisorOptions"]
+__all__ = ["GIVE_UP_EXIT_CODE", "Certificate", "Supervisor", "SupervisorOptions"]
 
 GIVE_UP_EXIT_CODE: Final = 86
 """Exit code of the supervisor if workers end too often."""
@@ -34,6 +34,18 @@ WorkerMain = Callable[[int, socket.socket], int]
 """Runs a worker, with its number and its end of the socket pair; returns the exit code."""
 
 
+class Certificate(Protocol):
+    """The certificate of the workers, which the supervisor keeps for those that it starts later."""
+
+    def check(self, now: float) -> None:
+        """Load it again if it has changed."""
+        ...
+
+    def reload(self) -> None:
+        """Load it again."""
+        ...
+
+
 class SupervisorOptions(Struct, frozen=True):
     """Number of workers, restart policy and timeouts."""
 
@@ -42,7 +54,6 @@ class SupervisorOptions(Struct, frozen=True):
     silence_timeout: float | None  # seconds without a heartbeat until a worker is killed
     shutdown_timeout: float | None  # seconds for workers to shut down
     overrun_exit_code: int  # exit code if a worker exceeded shutdown_timeout
-    reloads: bool = False  # SIGHUP makes the workers load their certificate files again, instead of ending the process
 
 
 class Supervisor:
@@ -55,15 +66,19 @@ class Supervisor:
         options: SupervisorOptions,
         reserve: DescriptorReserve,
         report: Callable[[str], None],
+        *,
+        certificate: "Certificate | None" = None,
     ) -> None:
         """The supervisor owns and closes the sockets `listeners`, which listen already. Connections that wait for a
-        worker leave `reserve` free. `report` prints a message for the operator."""
+        worker leave `reserve` free. `report` prints a message for the operator. With a `certificate`, SIGHUP makes the
+        workers load their certificate files again, instead of ending the process."""
+        self._certificate = certificate
         self._worker_main = worker_main
         self._options = options
         self._report = report
         self._table = WorkerTable(options.workers)
         self._history = History()
-        self._signals = SignalQueue(hangup=options.reloads)
+        self._signals = SignalQueue(hangup=certificate is not None)
         self._selector = selectors.DefaultSelector()
         self._pids: dict[int, int] = {}  # of the running workers
         self._channels: dict[int, IpcChannel] = {}  # to the running workers
@@ -105,6 +120,8 @@ class Supervisor:
         for number in list(self._pids):
             self._reap(number)
         self._kill_silent_workers(now)
+        if self._certificate is not None:
+            self._certificate.check(now)
         self._start_due_workers(now)
         self._broadcast_states(now)
         self._dispatcher.update(now)
@@ -114,6 +131,8 @@ class Supervisor:
     def _on_signal(self) -> None:
         for number in self._signals.take():
             if number == signal.SIGHUP:
+                if self._certificate is not None:
+                    self._certificate.reload()
                 for channel in self._channels.values():
                     channel.send(RELOAD)
             elif self._shutting_down:
@@ -153,7 +172,7 @@ class Supervisor:
             return
         try:
             run = partial(self._run_worker, number, worker_socket, supervisor_socket)
-            pid = fork(run, hangup=self._options.reloads)
+            pid = fork(run, hangup=self._certificate is not None)
         except OSError as error:
             supervisor_socket.close()
             self._postpone(number, error)

@@ -19,7 +19,7 @@ from trunkline.clock import Clock, Timer
 from trunkline.config import CertificateFiles
 from trunkline.errors import ConfigError
 
-__all__ = ["FileVersions", "ServerTls", "TlsOptions", "make_context"]
+__all__ = ["FileVersions", "LastCertificate", "ServerTls", "TlsOptions", "make_context"]
 
 _REASONS: Final = {
     "KEY_VALUES_MISMATCH": "the private key does not belong to the certificate; replace both files together",
@@ -90,15 +90,25 @@ class FileVersions:
 class ServerTls:
     """Provides the context of new connections: a fixed one, or one that follows certificate files."""
 
-    def __init__(self, tls: ssl.SSLContext | CertificateFiles, clock: Clock, interval: float | None) -> None:
-        """Raise `ConfigError` if the files cannot be loaded. `interval` is the time between two checks of the files;
-        None means that only `reload` loads them again."""
+    def __init__(
+        self,
+        tls: ssl.SSLContext | CertificateFiles,
+        clock: Clock,
+        interval: float | None,
+        previous: ssl.SSLContext | None = None,
+    ) -> None:
+        """`interval` is the time between two checks of the files; None means that only `reload` loads them again. If
+        the files cannot be loaded, log the reason and use the `previous` context; raise `ConfigError` without one."""
         self._files = tls if isinstance(tls, CertificateFiles) else None
         self._clock = clock
         self._interval = interval
         self._timer: Timer | None = None
         self._versions = FileVersions(_find_version(self._files))
-        self.context = make_context(tls) if isinstance(tls, CertificateFiles) else tls
+        if self._files is None or previous is None:
+            self.context = make_context(tls) if isinstance(tls, CertificateFiles) else tls
+        else:
+            self.context = previous
+            self.reload()
 
     def watch(self) -> None:
         """Start to check the files, if there are any."""
@@ -144,6 +154,36 @@ def _find_file_version(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class LastCertificate:
+    """The last context that certificate files gave, in a process without an event loop: for workers that it starts
+    while the files cannot be loaded. The workers log failures."""
+
+    def __init__(self, files: CertificateFiles, interval: float | None) -> None:
+        """Raise `ConfigError` if the files cannot be loaded."""
+        self._files = files
+        self._interval = interval
+        self._next_check = 0.0
+        self._versions = FileVersions(_find_version(files))
+        self.context = make_context(files)
+
+    def check(self, now: float) -> None:
+        """Load the files again if they have changed; look at them once in an interval."""
+        if self._interval is not None and now >= self._next_check:
+            self._next_check = now + self._interval
+            if self._versions.is_due(_find_version(self._files)):
+                self.reload()
+
+    def reload(self) -> None:
+        """Load the files again, or keep the context if that fails."""
+        version = _find_version(self._files)
+        try:
+            self.context = make_context(self._files)
+        except ConfigError:
+            self._versions.mark_failed(version)
+        else:
+            self._versions.mark_loaded(version)
 
 
 class TlsOptions:

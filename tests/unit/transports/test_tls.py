@@ -13,7 +13,7 @@ from tests.spec.certificates import Pair
 from trunkline import CertificateFiles
 from trunkline.errors import ConfigError, MisuseError
 from trunkline.testing import ManualClock
-from trunkline.transports.tls import FileVersions, ServerTls, TlsOptions, make_context
+from trunkline.transports.tls import FileVersions, LastCertificate, ServerTls, TlsOptions, make_context
 
 INTERVAL = 10.0
 FIRST, SECOND, THIRD = ((1, 1, 1),), ((2, 1, 1),), (None,)
@@ -162,6 +162,52 @@ def test_links_are_followed(tmp_path: Path) -> None:
     passes(clock, 2)
     assert tls.context is not before
     tls.close()
+
+
+def test_previous_context_is_used_while_the_files_are_broken(
+    files: CertificateFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, folder, previous = ManualClock(), Path(files.certfile).parent, make_context(files)
+    assert ServerTls(files, clock, INTERVAL, previous).context is not previous
+    BROKEN["missing"](folder)
+    tls = ServerTls(files, clock, INTERVAL, previous)
+    assert tls.context is previous
+    tls.watch()
+    passes(clock, 3)
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    Pair("repaired").write(folder)
+    passes(clock, 2)
+    assert tls.context is not previous
+    tls.close()
+
+
+def test_last_certificate_follows_the_files_without_a_loop(files: CertificateFiles) -> None:
+    folder, last = Path(files.certfile).parent, LastCertificate(files, INTERVAL)
+    first = last.context
+    last.check(0.0)
+    Pair("second").write(folder)
+    for now in (1.0, INTERVAL, INTERVAL + 1.0):
+        last.check(now)
+        assert last.context is first, "it is not checked more often, and has not settled"
+    last.check(2 * INTERVAL)
+    second = last.context
+    assert second is not first
+    BROKEN["another key"](folder)
+    for turn in range(3, 6):
+        last.check(turn * INTERVAL)
+    last.reload()
+    assert last.context is second
+
+
+def test_last_certificate_without_interval_is_only_reloaded(files: CertificateFiles) -> None:
+    last = LastCertificate(files, None)
+    first = last.context
+    Pair("second").write(Path(files.certfile).parent)
+    for turn in range(3):
+        last.check(turn * INTERVAL)
+    assert last.context is first
+    last.reload()
+    assert last.context is not first
 
 
 # --- certificate files -----------------------------------------------------------------------------------

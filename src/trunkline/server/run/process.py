@@ -358,11 +358,12 @@ async def open_listener(
     certificates: "MutableSet[ServerTls] | None" = None,
     opened: "ListeningSockets | None" = None,
     source: "ConnectionSource | None" = None,
+    previous_tls: "SSLContext | None" = None,
 ) -> "Listener":
     """Open a listener for a server at an address. The transport receives the listener limits, which create the
     connections; over HTTP also the session backend, the forwarder, and in a worker the sockets that the supervisor has
     `opened`, and the `source` of the connections that it accepts. The TLS of the listener is added to
-    `certificates`."""
+    `certificates`; it uses `previous_tls` if the certificate files cannot be loaded."""
     from trunkline.transports.addresses import parse_address  # imported here: stdio has no address
 
     where = parse_address(address)
@@ -378,7 +379,7 @@ async def open_listener(
         _check_no_scopes(server)
     if auth is not None and where.transport != "http":
         raise ConfigError(f"{address} has no authentication: a server with auth= listens at http:// or https://")
-    secured = _make_tls(tls, clock, server.settings.certificate_check_interval)
+    secured = _make_tls(tls, clock, server.settings.certificate_check_interval, previous_tls)
     if secured is not None and certificates is not None:
         certificates.add(secured)
     if where.transport == "http":
@@ -408,12 +409,14 @@ async def open_listener(
         return await listen_tcp(guard, tls=secured, opened=listening)
 
 
-def _make_tls(tls: "SSLContext | CertificateFiles | None", clock: Clock, interval: float | None) -> "ServerTls | None":
+def _make_tls(
+    tls: "SSLContext | CertificateFiles | None", clock: Clock, interval: float | None, previous: "SSLContext | None"
+) -> "ServerTls | None":
     if tls is None:
         return None
     from trunkline.transports.tls import ServerTls
 
-    return ServerTls(tls, clock, interval)
+    return ServerTls(tls, clock, interval, previous)
 
 
 @contextlib.asynccontextmanager

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from trunkline.server.run.runnable import RunnableServer
+    from trunkline.transports.tls import LastCertificate
 
 __all__ = ["WorkerJob", "check_workers_supported", "run_workers", "temporary_store_folder"]
 
@@ -45,7 +46,10 @@ class WorkerJob(Struct, frozen=True):
     """Parameters of every worker process."""
 
     server: "RunnableServer"
-    listen: Callable[[str, "SSLContext | CertificateFiles | None", ListeningSockets, WorkerChannel], Awaitable[Any]]
+    listen: Callable[
+        [str, "SSLContext | CertificateFiles | None", ListeningSockets, WorkerChannel, "SSLContext | None"],
+        Awaitable[Any],
+    ]
     readiness: Callable[[], str]  # "ready", "paused" or "draining"
     tls: "SSLContext | CertificateFiles | None"
     store_folder: Path | None = None  # of a temporary store, deleted with the workers
@@ -58,13 +62,11 @@ def run_workers(job: WorkerJob, address: str, count: int) -> None:
     reserve = DescriptorReserve(job.server.settings.descriptor_reserve)
     reserve.raise_limit(job.server.settings.max_connections)
     server = job.server
-    reloads = isinstance(job.tls, CertificateFiles)
-    if isinstance(job.tls, CertificateFiles):
-        _check_certificate(job.tls)
+    certificate = _load_certificate(job.tls, server.settings)
     opened = open_sockets(parse_address(address), server.settings)
-    main, plan = partial(_run_worker, job, address, opened), _make_plan(server.settings, count, reloads=reloads)
+    main, plan = partial(_run_worker, job, address, opened, certificate), _make_plan(server.settings, count)
     try:
-        supervisor = Supervisor(opened.sockets, main, plan, reserve, _print_line)
+        supervisor = Supervisor(opened.sockets, main, plan, reserve, _print_line, certificate=certificate)
         code = supervisor.run(lambda: _print_line(f"{server.name} listens at {opened.address}"))
     finally:
         opened.close()
@@ -90,7 +92,7 @@ def check_workers_supported() -> None:
         raise MisuseError("workers= needs the main thread, which receives signals: call run() there")
 
 
-def _make_plan(settings: Settings, count: int, *, reloads: bool) -> SupervisorOptions:
+def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
     times = (settings.drain_timeout, *([settings.stage_timeout] * len(EXIT_CODES)))
     known = [seconds for seconds in times if seconds is not None]
     policy = RestartPolicy(
@@ -105,35 +107,47 @@ def _make_plan(settings: Settings, count: int, *, reloads: bool) -> SupervisorOp
         silence_timeout=settings.worker_timeout,
         shutdown_timeout=sum(known) + len(times) * _CANCEL_GRACE if len(known) == len(times) else None,
         overrun_exit_code=EXIT_CODES["Terminate"],
-        reloads=reloads,
     )
 
 
-def _check_certificate(files: CertificateFiles) -> None:
-    """Raise `ConfigError` here, once, instead of in each worker."""
-    from trunkline.transports.tls import make_context
+def _load_certificate(tls: "SSLContext | CertificateFiles | None", settings: Settings) -> "LastCertificate | None":
+    """Load certificate files for workers that start while these are broken. Raise `ConfigError` if they are broken
+    now: here, once, instead of in each worker."""
+    if not isinstance(tls, CertificateFiles):
+        return None
+    from trunkline.transports.tls import LastCertificate
 
-    make_context(files)
+    return LastCertificate(tls, settings.certificate_check_interval)
 
 
 def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
 
-def _run_worker(job: WorkerJob, address: str, opened: ListeningSockets, number: int, sock: socket.socket) -> int:
+def _run_worker(  # noqa: PLR0917 - the first four are bound before the fork
+    job: WorkerJob,
+    address: str,
+    opened: ListeningSockets,
+    certificate: "LastCertificate | None",
+    number: int,
+    sock: socket.socket,
+) -> int:
     """Run a worker process until it stops; return its exit code."""
+    previous_tls = None if certificate is None else certificate.context
     channel = WorkerChannel(number, sock, job.readiness, DescriptorReserve(job.server.settings.descriptor_reserve))
     try:
-        run_on_loop(job.server, _serve(job, address, opened, channel))
+        run_on_loop(
+            job.server, _serve(job, partial(job.listen, address, job.tls, opened, channel, previous_tls), channel)
+        )
     finally:
         if channel.orphaned and job.store_folder is not None:
             shutil.rmtree(job.store_folder, ignore_errors=True)
     return 0
 
 
-async def _serve(job: WorkerJob, address: str, opened: ListeningSockets, channel: WorkerChannel) -> Sequence[str]:
-    async def listen() -> None:
-        await job.listen(address, job.tls, opened, channel)
+async def _serve(job: WorkerJob, listen: Callable[[], Awaitable[Any]], channel: WorkerChannel) -> Sequence[str]:
+    async def start() -> None:
+        await listen()
 
     stop = asyncio.Event()
     loop, reload = asyncio.get_running_loop(), job.server.reload_certificates
@@ -142,6 +156,6 @@ async def _serve(job: WorkerJob, address: str, opened: ListeningSockets, channel
         loop.add_signal_handler(signal.SIGHUP, reload)
     channel.open(stop.set, reload)
     try:
-        return await serve_until_stopped(job.server, listen(), asyncio.Event().wait, stop)
+        return await serve_until_stopped(job.server, start(), asyncio.Event().wait, stop)
     finally:
         channel.close()
