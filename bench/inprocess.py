@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+from msgspec import Raw
+
 from trunkline import Server
 from trunkline.protocol.capabilities import NegotiatedCapabilities
 from trunkline.protocol.lifecycle import Signal
@@ -17,6 +19,7 @@ from trunkline.protocol.session import Session
 from trunkline.protocol.types import CallToolParams, Empty, Implementation
 from trunkline.registry.validators import Validator
 from trunkline.testing import RawPeer
+from trunkline.transports.channel import MessageOrigin
 from trunkline.wire import codec
 from trunkline.wire.messages import Request, Response
 
@@ -24,6 +27,7 @@ RUNS = 7
 RUN_NS = 30_000_000  # CPU time that one run aims at
 SUBSCRIBERS = 1000
 URI = "bench://item/7"
+READ = Raw(b'{"uri":"bench://item/7"}')
 CALL = (
     b'{"jsonrpc":"2.0","id":7,"method":"tools/call",'
     b'"params":{"name":"add","arguments":{"a":5,"b":3},"_meta":{"progressToken":7}}}'
@@ -90,7 +94,7 @@ def decoding(server: Server) -> Callable[[], object]:
     """Decode a frame into a message, its params into their type, and its arguments into those of the tool, with
     validation.
     """
-    read_params = codec.decoder(CallToolParams)
+    read_params = codec.json_decoder(CallToolParams)  # as the dispatcher does
     tools, decode = server.tools.live, codec.decode
 
     def action() -> object:
@@ -151,6 +155,24 @@ def reading(server: Server) -> Callable[[], object]:
     return lambda: get(URI)
 
 
+async def dispatching(server: Server) -> float:
+    """Read a resource: from the received request to the encoded response, on a line in memory."""
+    peer, ids, origin = RawPeer(server), count(100), MessageOrigin()
+    connection = peer.open()
+    await peer.initialize()
+    heard = [0]
+    peer.put = _counter(heard, 0)  # instead of keeping and reading each frame
+
+    def action() -> None:
+        connection.received([Request(next(ids), "resources/read", READ)], origin)
+
+    action()
+    assert heard == [1]
+    found = rate(action)
+    await server.aclose()
+    return found
+
+
 async def telling(server: Server) -> float:
     """Send `resources/updated` to many subscribers, each on a connection in memory, up to their inboxes."""
     peers = [RawPeer(server) for _ in range(SUBSCRIBERS)]
@@ -184,6 +206,7 @@ def main() -> None:
     print(Rate("Z03", "register and resolve a request of the peer's", rate(tracking()), 553_000), flush=True)
     print(Rate("Z03", "register and resolve a request of ours", rate(asking()), 553_000), flush=True)
     print(Rate("Z04", "read from a registry", rate(reading(server)), 242_000), flush=True)
+    print(Rate("Z04", "answer a resources/read", asyncio.run(dispatching(make_server())), 242_000), flush=True)
     told = f"tell {SUBSCRIBERS:,} subscribers in memory, each"
     print(Rate("Z05", told, asyncio.run(telling(server)), 100_000), flush=True)
 

@@ -142,3 +142,4 @@ async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:
     assert inprocess.reading(server)().key == inprocess.URI
     assert all(inprocess.rate(action) > 0 for action in actions)
     assert await inprocess.telling(server) > 0
+    assert await inprocess.dispatching(inprocess.make_server()) > 0

@@ -4,8 +4,8 @@ A session has one heap of deadlines. Moving a deadline does not search the heap:
 pushed again. So starting, renewing and ending a request are cheap, and one timer, set to `next_deadline`, suffices.
 """
 
-import heapq
 from collections.abc import Awaitable, Callable, Mapping
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
@@ -79,11 +79,13 @@ class TrackedRequest(Struct):
 
     def renew_deadline(self, now: float) -> None:
         """Restart the timeout, within the maximum duration."""
-        latest = None if self.max_duration is None else self.started + self.max_duration
-        if self.timeout is None or self.suspensions:
+        timeout, longest = self.timeout, self.max_duration
+        latest = None if longest is None else self.started + longest
+        if timeout is None or self.suspensions:
             self.deadline = latest
         else:
-            self.deadline = now + self.timeout if latest is None else min(now + self.timeout, latest)
+            due = now + timeout
+            self.deadline = due if latest is None or due < latest else latest
 
     def suspend_deadline(self, now: float) -> None:
         """Suspend the timeout, but not the maximum duration."""
@@ -189,31 +191,31 @@ class DeadlineQueue:
 
     def schedule(self, request: TrackedRequest) -> None:
         """Add the deadline of a request, if it has one. Idempotent."""
-        due = request.deadline
-        if due is None or (request.scheduled_at is not None and request.scheduled_at <= due):
+        due, scheduled = request.deadline, request.scheduled_at
+        if due is None or (scheduled is not None and scheduled <= due):
             return
         if len(self._heap) >= self._sweep_size:
             self._sweep()
         request.scheduled_at = due
-        heapq.heappush(self._heap, (due, next(_order), request))
+        heappush(self._heap, (due, next(_order), request))
 
     def _sweep(self) -> None:
         """Remove finished requests: most finish long before their deadlines."""
         self._heap = [entry for entry in self._heap if not entry[2].done]
-        heapq.heapify(self._heap)
+        heapify(self._heap)
         self._sweep_size = max(_MIN_SWEEP_SIZE, 2 * len(self._heap))
 
     def next_deadline(self) -> float | None:
         """Return the nearest deadline; None if there is none."""
         while self._heap and self._heap[0][2].done:
-            heapq.heappop(self._heap)
+            heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_expired(self, now: float) -> list[TrackedRequest]:
         """Remove and return the requests whose deadline has passed."""
         late: list[TrackedRequest] = []
         while self._heap and self._heap[0][0] <= now:
-            when, _, request = heapq.heappop(self._heap)
+            when, _, request = heappop(self._heap)
             if request.done or when != request.scheduled_at:  # an outdated entry
                 continue
             request.scheduled_at = None

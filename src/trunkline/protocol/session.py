@@ -72,6 +72,7 @@ __all__ = ["Session"]
 
 _CANCELLED: Final = find_method("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
+_IDS: Final = (int, str)
 _LONGEST_ID: Final = 18  # digits; our ids are consecutive numbers
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
 _read_initialize: Final = decoder(InitializeParams)
@@ -395,8 +396,8 @@ class Session:
         return ProgressReceived(request, params)
 
     def _receive_response(self, ident: Any, result: Any, error: ErrorObject | None) -> SessionEvent:
-        request = self._outgoing.pop(ident, None) if isinstance(ident, int | str) else None
-        if request is None and self._finished is not None and isinstance(ident, int | str):
+        request = self._outgoing.pop(ident, None) if isinstance(ident, _IDS) else None
+        if request is None and self._finished is not None and isinstance(ident, _IDS):
             request = self._finished.pop_abandoned(ident)
         if request is None:
             return self._receive_unmatched(ident, error)
@@ -505,9 +506,10 @@ class Session:
         if self.client_envelope is not None:
             params = self.client_envelope.add_to(params)
         message = Request(ident, name, params if self._is_newest else project(params, self.effective_revision))
-        awaited = OutgoingRequest(ident, row, now, waiter=waiter, on_progress=on_progress)
         longest = None if row.time_limit is TimeLimit.ENDLESS else self.settings.longest_call
-        awaited.set_timeout(now, allowed if timeout is None else timeout, longest)
+        limit = allowed if timeout is None else timeout
+        awaited = OutgoingRequest(ident, row, now, limit, longest, waiter=waiter, on_progress=on_progress)
+        awaited.renew_deadline(now)
         self._outgoing[ident] = awaited
         self.deadlines.schedule(awaited)
         if name == "initialize":

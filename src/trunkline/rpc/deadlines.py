@@ -23,7 +23,9 @@ class DeadlineTimer:
     def watch(self, request: TrackedRequest) -> None:
         """Add a request to the queue."""
         self._queue.schedule(request)
-        self.reschedule()
+        due, deadline = self._due, request.deadline
+        if due is None or (deadline is not None and deadline < due):
+            self.reschedule()
 
     def reschedule(self) -> None:
         """Set the timer to the earliest deadline. A timer that fires too early does no harm: it is set again."""

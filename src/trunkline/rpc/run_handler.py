@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from types import CoroutineType
+from types import CoroutineType, GeneratorType
 from typing import Any, Final, Protocol, assert_never, cast
 
 from msgspec import Struct
@@ -90,6 +90,11 @@ async def _call_handler(work: PlannedCall, plan: DependencyPlan, values: Depende
     return await _await_if_awaitable(
         handler.bind(work.arguments, _keyword_arguments(plan.sources, plan.contexts, values, work.context))
     )
+
+
+def _may_be_awaitable(value: Any) -> bool:
+    """Return whether a value has `__await__` or is a generator; most values do not, and `isawaitable` is slow."""
+    return hasattr(value, "__await__") or type(value) is GeneratorType
 
 
 async def _await_if_awaitable(value: Any) -> Any:
@@ -309,7 +314,7 @@ def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) 
 def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable:
     def finished(value: Any, error: BaseException | None) -> None:
         if error is None:
-            if isawaitable(value):  # a plain function that returned an awaitable: await it on the loop
+            if _may_be_awaitable(value) and isawaitable(value):  # of a plain function: await it on the loop
                 follow.next_work = start_work(_await_and_finish(value, work.finish), threads, on_done, call)
                 return
             try:

@@ -3,7 +3,8 @@
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator
+import types
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import pytest
@@ -147,6 +148,22 @@ async def test_awaitable_of_a_plain_function_is_awaited_on_the_loop(threads: Thr
 
     run_handler.start_work(ThreadCall(later, str.upper), threads, told, CALL)
     assert await told.end() == (threading.current_thread().name.upper(), None)
+
+
+async def test_generator_of_a_plain_function_is_awaited_if_it_is_a_coroutine(threads: ThreadPool) -> None:
+    @types.coroutine
+    def later() -> Generator[None, None, str]:
+        yield
+        return "awaited"
+
+    def pieces() -> Generator[str, None, None]:
+        yield "a"
+
+    for function, expected in ((later, "awaited"), (pieces, "generator")):
+        told = EndRecorder()
+        finish = lambda value: value if isinstance(value, str) else type(value).__name__  # noqa: E731
+        run_handler.start_work(ThreadCall(function, finish), threads, told, CALL)
+        assert await told.end() == (expected, None)
 
 
 async def test_awaitable_of_a_plain_function_can_be_cancelled(threads: ThreadPool) -> None:

@@ -92,7 +92,7 @@ def _run(
         call.token = progress_token(params.meta)
     if call.envelope is not None:
         begin_round(connection, call, params)
-    call.hint = CacheHint(entry.ttl, "public" if entry.public else "private")
+        call.hint = CacheHint(entry.ttl, "public" if entry.public else "private")
     return entry.run(arguments, Context(connection, call) if entry.wants_context else None, params.uri)
 
 
