@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from trunkline import Settings
 from trunkline.protocol.session import Session
 from trunkline.registry.cursors import Cursors
-from trunkline.rpc import replies
+from trunkline.rpc import failures
 from trunkline.server.access.rules import Viewer
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input import state_token
@@ -278,7 +278,7 @@ WITHOUT: Rows = {
         "test_invalid_bodies_do_not_end_session_or_server": replaced(
             app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
-        "test_invalid_messages_do_not_end_session_or_server": replaced(replies, "build_failure", _raise),
+        "test_invalid_messages_do_not_end_session_or_server": replaced(failures, "build_failure", _raise),
         "test_malformed_message_does_not_end_call_of_same_id": replaced(
             channel.Exchange, "matches_reply_id", lambda self, ident: ident in self.ids
         ),
