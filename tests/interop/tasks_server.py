@@ -47,7 +47,7 @@ async def fails() -> None:
 
 
 @server.tool(task=True)
-async def raises() -> None:
+async def errs() -> None:
     """Raises an error."""
     raise ProtocolError("it went wrong", code=7)
 
