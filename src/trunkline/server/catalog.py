@@ -13,7 +13,6 @@ from trunkline.errors import ConfigError
 from trunkline.errors.options import NUMBER
 from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol import types
-from trunkline.protocol.extensions import validate_extensions as extensions_of
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.types.lifecycle import Implementation
@@ -79,7 +78,7 @@ class ServerCatalog:
         self.settings = settings or Settings()
         self.capability_flags = capability_flags or CapabilityFlags()
         self.experimental = dict(experimental or {})
-        self.extensions = extensions_of(extensions)
+        self.extensions = _validate_extensions(extensions) if extensions else {}
         self.cache = _validate_cache(cache or {})  # seconds, by result
         self.get_modern = cache_value(partial(_make_modern, info, self.capabilities))  # made on first use
         self._capabilities_cache: tuple[Any, dict[str, Any]] = (None, {})
@@ -277,6 +276,12 @@ class CachedSelection(Generic[E]):
             found = [entry for entry in self._registry if self._predicate(entry)]
             self._cached = (version, found)
         return found
+
+
+def _validate_extensions(extensions: Mapping[str, Any]) -> dict[str, Any]:
+    from trunkline.protocol.extensions import validate_extensions  # imported here: few servers have extensions
+
+    return validate_extensions(extensions)
 
 
 def _make_modern(info: Implementation, capabilities: Callable[[], Mapping[str, Any]]) -> "ModernProtocol":

@@ -21,7 +21,6 @@ from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
 from trunkline.errors.text import shortened
 from trunkline.protocol import types as t
 from trunkline.protocol.capabilities import is_declared
-from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.revisions import Revision
@@ -107,6 +106,8 @@ class Context(Generic[L_co]):
 
     def extension(self, name: str) -> Mapping[str, Any] | None:
         """Return the settings that the client declares for an extension; None unless both sides declare it."""
+        from trunkline.protocol.extensions import negotiated_settings  # imported here: few handlers ask
+
         return negotiated_settings(name, self._peer.catalog.capabilities(), self.client.capabilities)
 
     @property

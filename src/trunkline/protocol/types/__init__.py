@@ -7,7 +7,16 @@ elicitation or tasks, and defining a type costs time at start-up.
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from trunkline.protocol.types.base import Empty, Item, Number, Params, Result, Wire
+    from trunkline.protocol.types.base import (
+        Empty,
+        Item,
+        Number,
+        Params,
+        Result,
+        TaskAugmentedParams,
+        TaskMetadata,
+        Wire,
+    )
     from trunkline.protocol.types.cancellation import CancelledParams
     from trunkline.protocol.types.completion import (
         CompleteParams,
@@ -114,8 +123,6 @@ if TYPE_CHECKING:
         ListTasksResult,
         RelatedTaskMetadata,
         Task,
-        TaskAugmentedParams,
-        TaskMetadata,
         TaskStatus,
         TaskStatusParams,
     )
@@ -251,7 +258,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "base": ("Empty", "Item", "Number", "Params", "Result", "Wire"),
+    "base": ("Empty", "Item", "Number", "Params", "Result", "TaskAugmentedParams", "TaskMetadata", "Wire"),
     "cancellation": ("CancelledParams",),
     "completion": (
         "CompleteParams",
@@ -351,8 +358,6 @@ _MODULES: Final = {
         "ListTasksResult",
         "RelatedTaskMetadata",
         "Task",
-        "TaskAugmentedParams",
-        "TaskMetadata",
         "TaskStatus",
         "TaskStatusParams",
     ),

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-__all__ = ["Empty", "Item", "Number", "Params", "Result", "Wire"]
+__all__ = ["Empty", "Item", "Number", "Params", "Result", "TaskAugmentedParams", "TaskMetadata", "Wire"]
 
 Number = int | float
 """A JSON number; an integer stays an integer when it is forwarded."""
@@ -42,3 +42,15 @@ class Result(Wire, kw_only=True):
 
 class Empty(Params):
     """Params of a method without params, and the result of a method without a result."""
+
+
+class TaskMetadata(Wire):
+    """The request to run as a task."""
+
+    ttl: int | None = None  # lifetime of the result in ms
+
+
+class TaskAugmentedParams(Params, kw_only=True):
+    """Params of a request that may run as a task."""
+
+    task: TaskMetadata | None = None

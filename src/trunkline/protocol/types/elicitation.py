@@ -4,8 +4,7 @@ from typing import Literal
 
 from msgspec import field
 
-from trunkline.protocol.types.base import Number, Params, Result, Wire
-from trunkline.protocol.types.tasks import TaskAugmentedParams
+from trunkline.protocol.types.base import Number, Params, Result, TaskAugmentedParams, Wire
 
 __all__ = [
     "BooleanSchema",

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from msgspec import UNSET, Meta
 
-from trunkline.protocol.types.base import Item, Result, Wire
+from trunkline.protocol.types.base import Item, Result, TaskAugmentedParams, Wire
 from trunkline.protocol.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
-from trunkline.protocol.types.tasks import TaskAugmentedParams
 from trunkline.protocol.types.tools import CallToolResult, Tool, ToolResult
 from trunkline.wire import codec
 

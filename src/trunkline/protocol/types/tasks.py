@@ -19,8 +19,6 @@ __all__ = [
     "ListTasksResult",
     "RelatedTaskMetadata",
     "Task",
-    "TaskAugmentedParams",
-    "TaskMetadata",
     "TaskStatus",
     "TaskStatusParams",
 ]
@@ -29,22 +27,10 @@ TaskStatus = Literal["working", "input_required", "completed", "failed", "cancel
 """The status of a task."""
 
 
-class TaskMetadata(Wire):
-    """The request to run as a task."""
-
-    ttl: int | None = None  # lifetime of the result in ms
-
-
 class RelatedTaskMetadata(Wire):
     """The task of a message, in its `_meta`."""
 
     task_id: str
-
-
-class TaskAugmentedParams(Params, kw_only=True):
-    """Params of a request that may run as a task."""
-
-    task: TaskMetadata | None = None
 
 
 class Task(Wire):

@@ -6,11 +6,10 @@ from msgspec import UNSET, Raw, Struct, field
 
 from trunkline.errors.text import shortened
 from trunkline.protocol.meta import RELATED_TASK, SERVER_INFO
-from trunkline.protocol.types.base import Item, Result, Wire
+from trunkline.protocol.types.base import Item, Result, TaskMetadata, Wire
 from trunkline.protocol.types.content import ContentBlock, Icon, TextContent
 from trunkline.protocol.types.multi_round import AskableParams
 from trunkline.protocol.types.pagination import PaginatedResult
-from trunkline.protocol.types.tasks import TaskMetadata
 
 if TYPE_CHECKING:
     import typing_extensions

@@ -7,7 +7,6 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Empty, InitializeParams
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
-from trunkline.server.access.owner_id import principal_name
 from trunkline.server.connection import Connection
 
 __all__ = ["FEATURE"]
@@ -20,6 +19,8 @@ def _initialize(connection: Connection, call: IncomingRequest, params: Initializ
     result = connection.session.accept_initialize(params)
     connection.report_phase_change(Phase.CONNECTING)
     if connection.durable_session is not None:
+        from trunkline.server.access.owner_id import principal_name
+
         connection.durable_session.owner = principal_name(call.origin.principal)
     return connection.reply_once_persisted(result)
 
