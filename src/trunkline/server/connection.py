@@ -55,6 +55,10 @@ class ConnectionOwner(Protocol):
         """End the session of a client that sent `shutdown`."""
         ...
 
+    def end_listen_streams(self, connection: "Connection") -> None:
+        """End the open `subscriptions/listen` requests of a connection."""
+        ...
+
     def on_call_cancelled(self, work: Any) -> None:
         """Remember the work of a cancelled call until it has ended."""
         ...
@@ -63,13 +67,23 @@ class ConnectionOwner(Protocol):
 class SharedServices(RuntimeServices, frozen=True, kw_only=True):
     """Services of one server runtime that its connections share."""
 
-    subscription_hooks: "SubscriptionHooks[Connection | ListenStream]"
+    get_subscription_hooks: "Callable[[], SubscriptionHooks[Connection | ListenStream]]"  # made on first use
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     owner: "ConnectionOwner"
-    listen_streams: "ListenStreams"
+    get_listen_streams: "Callable[[], ListenStreams]"  # made on first use
     get_state_tokens: "Callable[[], StateSealers]"  # made on first use
     get_ledger: "Callable[[], Ledger]"  # idempotency ledger, made on first use
     get_tasks: "Callable[[], TaskService]"  # made on first use
+
+    @property
+    def subscription_hooks(self) -> "SubscriptionHooks[Connection | ListenStream]":
+        """The resource subscriptions of all clients."""
+        return self.get_subscription_hooks()
+
+    @property
+    def listen_streams(self) -> "ListenStreams":
+        """The open `subscriptions/listen` requests."""
+        return self.get_listen_streams()
 
     @property
     def state_tokens(self) -> "StateSealers":
@@ -307,7 +321,7 @@ class Connection(PeerConnection):
         self._choose_start()
         for call, _ in () if paused_queue is None else paused_queue.pending:
             self._refuse(call, Phase.DRAINING)
-        self.shared.listen_streams.end(self)
+        self.shared.owner.end_listen_streams(self)
 
     async def end_session(self) -> None:
         """Drain, close the connection and delete the stored session."""

@@ -26,9 +26,6 @@ from trunkline.server.connection import Connection, SharedServices
 from trunkline.server.connections import ConnectionSet
 from trunkline.server.limits.tool_limits import HealthPredicates
 from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS, Announcer
-from trunkline.server.notifications.listen import ListenStream, ListenStreams
-from trunkline.server.notifications.resource_updates import ResourceUpdates
-from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
 from trunkline.server.server_store import ServerStore
 from trunkline.transports.channel import Channel, Listener
 from trunkline.wire import codec
@@ -45,6 +42,9 @@ if TYPE_CHECKING:
     from trunkline.server.input.state_keys import StateKeyRing
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.limits.shared_semaphore import SharedSemaphores
+    from trunkline.server.notifications.listen import ListenStream, ListenStreams
+    from trunkline.server.notifications.resource_updates import ResourceUpdates
+    from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
     from trunkline.server.sessions.durable import DurableSessions
     from trunkline.server.tasks.service import TaskService
     from trunkline.stores.store import Store
@@ -90,9 +90,9 @@ class ServerRuntime:
         self._health = components.health
         self._begin_shutdown = begin_shutdown
         self.connections = ConnectionSet()
-        self.subscription_hooks: SubscriptionHooks[Connection | ListenStream] = SubscriptionHooks()
-        self.resource_updates = ResourceUpdates(components.catalog, self.subscription_hooks.subscriptions)
-        self.listen_streams = ListenStreams()
+        self._lazy_subscription_hooks: SubscriptionHooks[Connection | ListenStream] | None = None
+        self._lazy_resource_updates: ResourceUpdates | None = None
+        self._lazy_listen_streams: ListenStreams | None = None
         self.on_roots_changed: list[Callable[[Any], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
         self.file_watch: FileWatcher | None = None
@@ -108,6 +108,35 @@ class ServerRuntime:
         self._health_checks: HealthChecks | None = None
         self._background_tasks: set[asyncio.Task[Any]] = set()
         self._cancelled_work: set[asyncio.Task[Any]] = set()  # tasks of cancelled calls that have not ended yet
+
+    # --- made on first use -----------------------------------------------------------------------
+
+    @property
+    def subscription_hooks(self) -> "SubscriptionHooks[Connection | ListenStream]":
+        """The resource subscriptions of all clients, and their hooks."""
+        if self._lazy_subscription_hooks is None:
+            from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
+
+            self._lazy_subscription_hooks = SubscriptionHooks()
+        return self._lazy_subscription_hooks
+
+    @property
+    def resource_updates(self) -> "ResourceUpdates":
+        """The sender of `resources/updated`."""
+        if self._lazy_resource_updates is None:
+            from trunkline.server.notifications.resource_updates import ResourceUpdates
+
+            self._lazy_resource_updates = ResourceUpdates(self._catalog, self.subscription_hooks.subscriptions)
+        return self._lazy_resource_updates
+
+    @property
+    def listen_streams(self) -> "ListenStreams":
+        """The open `subscriptions/listen` requests."""
+        if self._lazy_listen_streams is None:
+            from trunkline.server.notifications.listen import ListenStreams
+
+            self._lazy_listen_streams = ListenStreams()
+        return self._lazy_listen_streams
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -255,10 +284,10 @@ class ServerRuntime:
             threads=ThreadPool(loop, settings.max_threads),
             clock=clock,
             observers=components.observers,
-            subscription_hooks=self.subscription_hooks,
+            get_subscription_hooks=lambda: self.subscription_hooks,
             on_roots_changed=self.on_roots_changed,
             owner=self,
-            listen_streams=self.listen_streams,
+            get_listen_streams=lambda: self.listen_streams,
             get_state_tokens=cache(partial(self._make_state_tokens, lasting, wall)),
             get_store=get_store,
             wall_clock=wall,
@@ -353,7 +382,7 @@ class ServerRuntime:
             )
             cluster.on_missed(partial(self._on_missed_messages, cluster))
             cluster.on_store_reset(self._reload_secrets)
-            cluster.on_evicted(self.listen_streams.end)  # clients then subscribe again
+            cluster.on_evicted(self.end_listen_streams)  # clients then subscribe again
         return notifications
 
     def _make_state_tokens(self, store: "Store | None", wall_clock: Clock) -> "StateSealers":
@@ -426,7 +455,8 @@ class ServerRuntime:
         frame = Encoded(codec.encode(Notification(name, params)))
         for connection in self.connections:
             connection.broadcast(name, frame, params)
-        self.listen_streams.notify_list_changed(name)
+        if self._lazy_listen_streams is not None:
+            self._lazy_listen_streams.notify_list_changed(name)
 
     # --- closed connections ----------------------------------------------------------------------------
 
@@ -447,9 +477,15 @@ class ServerRuntime:
         self._drop_subscriptions(connection)
 
     def _drop_subscriptions(self, connection: Connection) -> None:
-        orphaned = self.subscription_hooks.subscriptions.drop(connection)
-        if orphaned and self.subscription_hooks.on_last and self._loop is not None:
-            self._track_background(self._loop.create_task(self.subscription_hooks.release_unused(orphaned)), connection)
+        hooks = self._lazy_subscription_hooks
+        orphaned = None if hooks is None else hooks.subscriptions.drop(connection)
+        if hooks is not None and orphaned and hooks.on_last and self._loop is not None:
+            self._track_background(self._loop.create_task(hooks.release_unused(orphaned)), connection)
+
+    def end_listen_streams(self, connection: Connection | None = None) -> None:
+        """End the open `subscriptions/listen` requests of a connection, or of all."""
+        if self._lazy_listen_streams is not None:
+            self._lazy_listen_streams.end(connection)
 
     def _track_background(self, task: "asyncio.Task[Any]", connection: Connection) -> None:
         self._background_tasks.add(task)
@@ -469,13 +505,15 @@ class ServerRuntime:
         """Shutdown stage: close the listeners and stop sending change notifications."""
         for connection in self.connections:
             connection.drain()
-        self.listen_streams.end()
-        self.resource_updates.close()
+        self.end_listen_streams()
+        if self._lazy_resource_updates is not None:
+            self._lazy_resource_updates.close()
         for place in self.listeners:
             await place.close()
+        hooks = self._lazy_subscription_hooks
         for connection in self.connections:
-            if connection.durable_session is None:  # a durable session keeps its subscriptions
-                await self.subscription_hooks.release_unused(self.subscription_hooks.subscriptions.drop(connection))
+            if hooks is not None and connection.durable_session is None:  # a durable session keeps its subscriptions
+                await hooks.release_unused(hooks.subscriptions.drop(connection))
 
     async def drain(self) -> None:
         """Shutdown stage: wait until all running work has ended."""

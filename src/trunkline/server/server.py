@@ -681,7 +681,7 @@ class Server:
             raise MisuseError("identify= is for servers without auth=, which identifies callers by their tokens")
         gate = make_authenticator(self, path, self._auth, identify, dpop_replays=self._get_dpop_replays)
         ready = self._runtime.get_services
-        released = self._runtime.listen_streams.end
+        released = self._runtime.end_listen_streams
         return make_asgi_app(
             self,
             lambda: ready().clock,
