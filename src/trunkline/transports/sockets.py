@@ -77,6 +77,7 @@ class SocketConnectionFactory:
             framing=self._framing,
             strict=True,
             read_while_blocked=self._framing is not None,
+            write_first=self._framing is not None,
         )
 
 

@@ -62,14 +62,16 @@ class StreamChannel:
         framing: FramingName | Framing | None = None,
         strict: bool = False,
         read_while_blocked: bool = False,
+        write_first: bool = False,
         unique_members: bool = True,
     ) -> None:
         """`framing` is the framing of outgoing messages; by default that of the peer, and lines until it is known. A
         `Framing` object also applies to incoming messages. `strict` closes the channel if the peer's first bytes are
         not a message; otherwise they count as an invalid message. `read_while_blocked` continues to read while too
-        much is unsent: a client needs that, or both sides could wait for each other to read. `unique_members`
-        rejects messages with duplicate members in an object; it is for streams that an intermediary may parse as
-        well."""
+        much is unsent: a client needs that, or both sides could wait for each other to read. `write_first` writes the
+        first message after a delivery at once instead of in the next turn of the loop, which suits a client: it often
+        sends no other. `unique_members` rejects messages with duplicate members in an object; it is for streams that
+        an intermediary may parse as well."""
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
@@ -90,6 +92,8 @@ class StreamChannel:
         self._outgoing_size = 0  # bytes in _outgoing
         self._delivering = False  # messages sent meanwhile are flushed at its end
         self._flush_scheduled = False
+        self._write_first = write_first
+        self._may_write = write_first  # no message was sent since the last delivery
         self._paused = False  # by the receiver
         self._read_while_blocked = read_while_blocked
         self._write_blocked = False  # the peer does not read
@@ -142,6 +146,7 @@ class StreamChannel:
                     self._receiver.received(messages, self._origin)
             finally:
                 self._delivering = False
+                self._may_write = self._write_first
             if self._outgoing:
                 self._flush()
 
@@ -199,7 +204,12 @@ class StreamChannel:
         self._outgoing_size += len(frame)
         if self._outgoing_size > self._unsent_high:
             self._flush()  # too large to batch; unread bytes count from now on
-        elif not self._delivering and not self._flush_scheduled:
+        elif self._delivering or self._flush_scheduled:
+            return
+        elif self._may_write:
+            self._may_write = False
+            self._flush()
+        else:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_batch)
 

@@ -401,3 +401,17 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
     async with asyncio.timeout(PATIENCE):
         await channel.close()
     assert [end.reason for end in recorder.ends] == ["closed"]
+
+
+async def test_first_message_after_a_delivery_is_written_at_once_and_others_together() -> None:
+    channel = StreamChannel(ChannelInfo("test"), max_frame=1 << 16, settings=SETTINGS, write_first=True)
+    ends = Ends()
+    channel.open(Recorder(), ends, ends)
+    for _ in range(2):
+        for number in range(3):
+            channel.send(Notification(f"n{number}"))
+        assert [data.count(b"\n") for data in ends.written] == [1]
+        await turns(1)
+        assert [data.count(b"\n") for data in ends.written] == [1, 2]
+        ends.written.clear()
+        channel.feed(b'{"jsonrpc":"2.0","method":"n"}\n')

@@ -86,6 +86,7 @@ class Command:
             settings=settings,
             framing=self._framing,
             read_while_blocked=True,
+            write_first=True,
             unique_members=False,
         )
         stderr_tail = StderrTail(settings.stderr_kept, self._on_stderr and partial(_call_on_stderr, self._on_stderr))
