@@ -113,6 +113,13 @@ class _OtherVersion(Struct, tag_field="jsonrpc", tag="1.0"):
     """Second member of the union with `Request`, which makes `jsonrpc` mandatory: a lone struct may omit its tag."""
 
 
+class _PlainResponse(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True):
+    """A response without any other member."""
+
+    id: RequestId
+    result: Raw
+
+
 class _LongRequest(Request):
     """A request whose params are decoded in the same pass."""
 
@@ -120,11 +127,13 @@ class _LongRequest(Request):
 
 
 _read_request: Final = msgspec.json.Decoder(Request | _OtherVersion).decode  # most messages of a server
+_read_response: Final = msgspec.json.Decoder(_PlainResponse | _OtherVersion).decode  # most messages of a client
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_any: Final = msgspec.json.Decoder().decode
 _read_long: Final = msgspec.json.Decoder(_LongRequest | _OtherVersion).decode
 _read_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_array: Final = msgspec.json.Decoder(list[Raw]).decode
+_METHOD: Final = b'"method"'
 _OPENING_BRACE: Final = ord("{")
 
 
@@ -137,6 +146,8 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
     try:
         if not frame.isascii():
             frame.decode()  # check all bytes now: errors in raw parts would appear much later
+        if _METHOD not in frame:
+            return _decode_response(frame)
         try:
             request = _read_request(frame)
         except DecodeError:  # every other message takes the slow path
@@ -151,6 +162,17 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         return _malformed_frame(frame, f"not UTF-8: {error.reason} at byte {error.start}", whole=True)
     except (DecodeError, RecursionError):
         return _diagnose(frame)
+
+
+def _decode_response(frame: bytes) -> Message | Malformed:
+    """Decode a frame that is probably a response. Raise `DecodeError` for one that is not a message."""
+    try:
+        response = _read_response(frame)
+    except DecodeError:
+        response = None
+    if type(response) is _PlainResponse:
+        return Response(response.id, response.result)
+    return _classify(_read_envelope(frame))
 
 
 def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:
