@@ -1,7 +1,7 @@
 """`Client`: the public API of a client, one typed coroutine for each request that a server answers."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -401,7 +401,7 @@ class Client:
         known = runtime.known_tools.get(name)
         return build_tool_result(name, result, known, returns, raise_on_error=raise_on_error)
 
-    async def _send_tool_call(
+    def _send_tool_call(
         self,
         params: CallToolParams,
         *,
@@ -409,13 +409,13 @@ class Client:
         timeout: float | None,
         on_progress: OnProgress | None,
         idempotency_key: str | None,
-    ) -> CallToolResult | TaskStarted:
+    ) -> Awaitable[CallToolResult | TaskStarted]:
         """Call a tool, as a task if `task` says so; repeat it after a lost connection where that is safe."""
         keyed, known_tools = idempotency_key is not None, self._runtime.known_tools
         if keyed:
             params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
         params.task = task
-        return await self._runtime.request(
+        return self._runtime.request(
             "tools/call",
             params,
             repeatable=lambda lost: known_tools.repeatable(params.name) or (keyed and lost.supports_idempotency_keys),

@@ -333,7 +333,7 @@ class ClientRuntime:
         cacheable = name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28
         if cacheable and (seconds := read_result_header(raw).fresh_for):
             self.cache.store(name, params, raw, clock.now() + seconds, drop_count=drop_count)
-        if isinstance(result, CallToolResult) and result.structured_content is not UNSET:
+        if not self.known_tools.fresh and isinstance(result, CallToolResult) and result.structured_content is not UNSET:
             await self._wait_for_tools(supervisor, due)
         return result
 

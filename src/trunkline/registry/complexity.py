@@ -73,7 +73,7 @@ def size_of(value: Any, limit: int) -> int:
             members = cast("Mapping[str, Any]", one)
             waiting += members.values()
             size += sum(map(len, members)) // _CHARACTERS
-        elif isinstance(one, list | tuple):
+        elif isinstance(one, (list, tuple)):
             waiting += cast("list[Any]", one)
     return size
 
