@@ -7,13 +7,14 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.contract.asgi import asgi_server
+from tests.contract.upgrade import UpgradingServer, upgrading_server
 from tests.limits import PATIENCE
 
 from trunkline import Settings
@@ -280,8 +281,8 @@ async def unix(settings: Settings, framing: FramingName = "lines") -> AsyncItera
 
 
 @asynccontextmanager
-async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[ConnectionPair]:
-    """A WebSocket, with uvicorn at the other end."""
+async def ws(settings: Settings, *, tls: bool = False, asgi: bool = False) -> AsyncIterator[ConnectionPair]:
+    """A WebSocket: at their end on the transport, or under uvicorn."""
     there: list[Channel] = []
     line = ConnectionPair(None, None, principal="somebody")  # type: ignore[arg-type]
 
@@ -289,9 +290,16 @@ async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Connecti
         there.append(channel)
         return line.at_theirs
 
-    endpoint = WebSocketEndpoint(ListenerGuard(accept, settings, LoopClock(asyncio.get_running_loop())), settings)
-    async with asgi_server(partial(endpoint.handle, principal="somebody"), tls=server_tls() if tls else None) as where:
-        url = f"{'wss' if tls else 'ws'}://{where[0]}:{where[1]}"
+    endpoint = WebSocketEndpoint(listener_limits(accept, settings), settings)
+    context = server_tls() if tls else None
+    async with AsyncExitStack() as stack:
+        if asgi:
+            serving = asgi_server(partial(endpoint.handle, principal="somebody"), tls=context)
+            _, port = await stack.enter_async_context(serving)
+        else:
+            server = UpgradingServer(endpoint, principal="somebody")
+            port = await stack.enter_async_context(upgrading_server(server, tls=context))
+        url = f"{'wss' if tls else 'ws'}://127.0.0.1:{port}"
         connector = WebSocketConnector(url, tls=client_tls() if tls else None, settings=settings)
         line.ours = await connector.connect(lambda _: line.at_ours)
         await until(lambda: there)
@@ -346,5 +354,11 @@ STREAMS: dict[str, Open] = {
     "tls": partial(tcp, tls=True),
     "unix": unix,
 }
-OVER_BYTES: dict[str, Open] = {**STREAMS, "ws": ws, "wss": partial(ws, tls=True)}
+OVER_BYTES: dict[str, Open] = {
+    **STREAMS,
+    "ws": ws,
+    "wss": partial(ws, tls=True),
+    "ws, ASGI": partial(ws, asgi=True),
+    "wss, ASGI": partial(ws, tls=True, asgi=True),
+}
 CONNECTIONS: dict[str, Open] = {"memory": memory, **OVER_BYTES}

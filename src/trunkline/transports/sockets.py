@@ -17,7 +17,7 @@ from trunkline.errors import TransportError
 from trunkline.transports.addresses import format_host_port
 from trunkline.transports.channel import Accept, Channel, ChannelClosed, ChannelInfo, Receiver
 from trunkline.transports.listener_limits import ListenerGuard
-from trunkline.transports.stream import FramingName, StreamChannel
+from trunkline.transports.stream import DrainSignal, FramingName, StreamChannel
 
 __all__ = [
     "LINGER",
@@ -97,7 +97,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._closing = False
         self._peer_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._write_drained: asyncio.Future[None] | None = None
+        self._drain = DrainSignal()
         self._disconnected: asyncio.Future[None] = self._loop.create_future()
         self.channel: StreamChannel
         self._transport: asyncio.Transport
@@ -185,17 +185,11 @@ class SocketConnection(asyncio.BufferedProtocol):
         """Wait until the write buffer is empty or the connection is lost."""
         if self.unsent and not self._disconnected.done():
             self._transport.set_write_buffer_limits(high=0)
-            if self._write_drained is None or self._write_drained.done():
-                self._write_drained = self._loop.create_future()
-            await asyncio.shield(self._write_drained)
+            await self._drain.wait()
 
     def _notify_if_drained(self) -> None:
-        if (
-            self._write_drained is not None
-            and not self._write_drained.done()
-            and (self._disconnected.done() or not self.unsent)
-        ):
-            self._write_drained.set_result(None)
+        if self._disconnected.done() or not self.unsent:
+            self._drain.notify()
 
     def pause(self) -> None:
         """Stop reading."""

@@ -16,7 +16,7 @@ from trunkline.wire.codec import decode, decode_strict, encode, to_lines
 from trunkline.wire.framing import ForeignProtocol, Framing, LengthFramer, LineFramer, detect
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
-__all__ = ["FramingName", "Sink", "Source", "StreamChannel"]
+__all__ = ["DrainSignal", "FramingName", "Sink", "Source", "StreamChannel"]
 
 MAX_BATCH: Final = 64  # messages per delivery; their responses are written before the next delivery
 
@@ -47,6 +47,24 @@ class Source(Protocol):
     def close(self) -> None: ...
 
     async def wait_closed(self) -> None: ...
+
+
+class DrainSignal:
+    """Wakes the tasks that wait in `Sink.finish`."""
+
+    def __init__(self) -> None:
+        self._drained: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Wait for the next `notify`."""
+        if self._drained is None or self._drained.done():
+            self._drained = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._drained)
+
+    def notify(self) -> None:
+        """Wake all waiting tasks: everything is written, or the stream is lost."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
 
 class StreamChannel:

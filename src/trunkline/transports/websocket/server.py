@@ -1,25 +1,30 @@
-"""WebSocket transport, server side: one message per text frame, under any ASGI server.
+"""WebSocket transport, server side: one message per text frame, on a transport or under any ASGI server.
 
-The channel is a byte-stream channel: it writes lines, and each line becomes a frame; each incoming frame is a whole
-message. The task of the ASGI server writes, and a second task reads. A peer that does not read blocks its own writer
-and later its own reader, but no other connection.
+`WebSocketProtocol` is the connection on a transport. Under an ASGI server the channel writes lines, and each line
+becomes a frame; each incoming frame is a whole message. The task of the ASGI server writes, and a second task reads. A
+peer that does not read blocks its own writer and later its own reader, but no other connection.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline.config import Settings
 from trunkline.transports.addresses import format_host_port
-from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin
-from trunkline.transports.http.request import Headers, HeaderView, Receive, Scope, Send
+from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.http.request import Headers, HeaderView, HttpRequest, Receive, Scope, Send
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.sockets import LINGER
-from trunkline.transports.stream import StreamChannel
+from trunkline.transports.stream import DrainSignal
 from trunkline.transports.websocket.close_codes import SUBPROTOCOL, CloseCode, describe_close, truncate_reason
+from trunkline.transports.websocket.server_channel import ChannelCloser, new_server_channel
 from trunkline.wire.framing import Frame, TooLarge
+
+if TYPE_CHECKING:
+    from trunkline.transports.websocket.protocol import WebSocketProtocol
 
 __all__ = ["WebSocketEndpoint", "refuse_handshake"]
 
@@ -32,47 +37,104 @@ class WebSocketEndpoint:
     def __init__(self, guard: ListenerGuard, settings: Settings) -> None:
         self._guard = guard
         self._settings = settings
-        self._connections: set[_WebSocketServerConnection] = set()
+        self._closers: set[ChannelCloser] = set()  # of the open connections
 
     def __len__(self) -> int:
-        return len(self._connections)
+        return len(self._closers)
 
     async def handle(
         self, scope: Scope, receive: Receive, send: Send, principal: Any = None, expires_at: float | None = None
     ) -> None:
-        """Serve one connection until it ends, at the latest at `expires_at` by the guard's clock, when the
-        credentials expire."""
+        """Serve one connection of an ASGI server until it ends, at the latest at `expires_at` by the guard's clock,
+        when the credentials expire."""
         await receive()  # websocket.connect
         offered = cast("Sequence[str]", scope.get("subprotocols") or ())
+        if (refusal := self._refusal(offered)) is not None:
+            status, reason, headers = refusal
+            await refuse_handshake(scope, send, status, reason, *headers)
+            return
+        connection = _AsgiConnection(scope, principal, self._settings)
+        release = self._admit(connection, expires_at)
+        try:
+            await connection.run(receive, send, _select_subprotocol(offered))
+        finally:
+            release()
+
+    def open(
+        self,
+        request: HttpRequest,
+        principal: Any,
+        expires_at: float | None,
+        refuse: Callable[[int, str, Headers], None],
+    ) -> None:
+        """Serve one connection on the transport of the request that opens it.
+
+        If the handshake is refused, call `refuse` with the status, reason and headers of an HTTP response instead, and
+        leave the transport to the caller. Do nothing if the peer has disconnected.
+        """
+        from trunkline.transports.websocket.protocol import WebSocketProtocol  # ASGI servers need no `websockets`
+        from trunkline.transports.websocket.server_framing import Handshake
+
+        if not request.is_open:
+            return
+        handshake = Handshake(request.path, request.headers, method=request.method)
+        refusal = handshake.refusal or self._refusal(handshake.subprotocols)
+        if refusal is not None:
+            refuse(*refusal)
+            return
+        report = partial(self._guard.connection_failed, "websocket", request.peer)
+        connection = WebSocketProtocol(
+            self._settings,
+            peer=request.peer,
+            headers=HeaderView(request.headers),
+            principal=principal,
+            report=report,
+        )
+        try:
+            release = self._admit(connection, expires_at)
+        except Exception as error:  # noqa: BLE001 - ends this connection only
+            refuse(500, f"the server failed; its log has the details under {report(error)}", ())
+            return
+
+        transport, rest, on_closed = request.detach()
+
+        def closed() -> None:
+            release()
+            on_closed()
+
+        connection.start(transport, handshake, _select_subprotocol(handshake.subprotocols), rest, closed)
+
+    def _refusal(self, offered: Sequence[str]) -> tuple[int, str, Headers] | None:
+        """Return the refusal of a connection for its subprotocols or for lack of capacity; None to accept it."""
         if offered and SUBPROTOCOL not in offered:
-            await refuse_handshake(
-                scope, send, 400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none"
-            )
-        elif (refusal := self._guard.check_capacity("connections")) is not None:
-            await refuse_handshake(scope, send, 503, refusal.reason, (b"retry-after", refusal.retry_after))
-        else:
-            connection = _WebSocketServerConnection(scope, principal, self._settings)
-            connection.channel.open(
-                self._guard.admit(connection.channel, connection.disconnect), connection, connection
-            )
-            expired = ChannelClosed("the credentials of this connection have expired")
-            expiry = (
-                None
-                if expires_at is None
-                else self._guard.clock.call_at(expires_at, lambda: connection.disconnect(expired))
-            )
-            self._connections.add(connection)
-            try:
-                await connection.run(receive, send, SUBPROTOCOL if offered else None)
-            finally:
-                if expiry is not None:
-                    expiry.cancel()
-                self._connections.discard(connection)
+            return (400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none", ())
+        if (refusal := self._guard.check_capacity("connections")) is not None:
+            return (503, refusal.reason, [(b"retry-after", refusal.retry_after)])
+        return None
+
+    def _admit(self, connection: "_AsgiConnection | WebSocketProtocol", expires_at: float | None) -> Callable[[], None]:
+        """Open the channel of a connection; return a function for its end."""
+        channel, closer, clock = connection.channel, connection.closer, self._guard.clock
+        channel.open(self._guard.admit(channel, closer.disconnect), connection, connection)
+        expired = ChannelClosed("the credentials of this connection have expired")
+        expiry = None if expires_at is None else clock.call_at(expires_at, lambda: closer.disconnect(expired))
+        self._closers.add(closer)
+
+        def release() -> None:
+            if expiry is not None:
+                expiry.cancel()
+            self._closers.discard(closer)
+
+        return release
 
     def close(self, reason: str) -> None:
         """Close every connection after its pending writes."""
-        for connection in self._connections:
-            connection.close_soon(ChannelClosed(reason))
+        for closer in self._closers:
+            closer.close_soon(ChannelClosed(reason))
+
+
+def _select_subprotocol(offered: Sequence[str]) -> str | None:
+    return SUBPROTOCOL if offered else None
 
 
 async def refuse_handshake(scope: Scope, send: Send, status: int, reason: str, *headers: tuple[bytes, bytes]) -> None:
@@ -96,27 +158,28 @@ class _MessageFraming:
         return (frame.replace(b"\n", b" ") if b"\n" in frame else frame) + b"\n"
 
 
-class _WebSocketServerConnection:
-    """One connection; the source and sink of its channel."""
+class _AsgiConnection:
+    """One connection of an ASGI server; the source and sink of its channel."""
 
     def __init__(self, scope: Scope, principal: Any, settings: Settings) -> None:
         client = cast("Sequence[Any] | None", scope.get("client"))
-        self.channel = StreamChannel(
-            ChannelInfo("websocket", format_host_port(client[0], client[1]) if client else "", needs_keepalive=True),
-            max_frame=settings.ws_message_size_limit,
-            settings=settings,
-            origin=MessageOrigin(principal, HeaderView(dict(scope["headers"]))),
-            framing=_MessageFraming(),
+        self.channel = new_server_channel(
+            _MessageFraming(),
+            settings,
+            peer=format_host_port(client[0], client[1]) if client else "",
+            headers=HeaderView(dict(scope["headers"])),
+            principal=principal,
         )
+        self.closer = ChannelCloser(self.channel, settings)
         self.unsent = 0
-        self._settings = settings
+        self._unsent_limit = settings.unsent_limit
         self._limit = settings.ws_message_size_limit
         self._loop = asyncio.get_running_loop()
         self._outbox: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._reading_allowed = asyncio.Event()
         self._reading_allowed.set()
-        self._write_drained: asyncio.Future[None] | None = None
+        self._drain = DrainSignal()
         self._deadline: asyncio.Timeout | None = None  # deadline of closing, once it has begun
         self._closing = False
         self._peer_closed = False
@@ -136,7 +199,7 @@ class _WebSocketServerConnection:
             self._deadline = None
             self.channel.receive_eof(ChannelClosed("the connection was given up"))
             reader.cancel()
-            self._notify_drained()
+            self._drain.notify()
             self._finished.set_result(None)
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
@@ -154,9 +217,9 @@ class _WebSocketServerConnection:
         if self._closing:
             return
         if text is None:
-            self._fail(CloseCode.UNSUPPORTED, "a message is a text frame, not a binary one")
+            self.closer.fail(CloseCode.UNSUPPORTED, "a message is a text frame, not a binary one")
         elif len(text) > self._limit or len(data := text.encode()) > self._limit:
-            self._fail(CloseCode.TOO_BIG, TooLarge(self._limit).why)
+            self.closer.fail(CloseCode.TOO_BIG, TooLarge(self._limit).why)
         else:
             self.channel.feed(data)
 
@@ -180,7 +243,7 @@ class _WebSocketServerConnection:
             self._start_close_deadline()
             self._outbox.clear()
             self.unsent = 0
-            self._notify_drained()
+            self._drain.notify()
             await reader
 
     def _start_close_deadline(self) -> None:
@@ -195,27 +258,7 @@ class _WebSocketServerConnection:
         self.unsent -= len(connection)
         self.channel.update_flow()
         if not self.unsent:
-            self._notify_drained()
-
-    def _notify_drained(self) -> None:
-        if self._write_drained is not None and not self._write_drained.done():
-            self._write_drained.set_result(None)
-
-    # --- closing ----------------------------------------------------------------------------------
-
-    def _fail(self, code: CloseCode, reason: str) -> None:
-        self._close_message = (code, reason)
-        self.channel.receive_eof(ChannelClosed(reason))
-
-    def disconnect(self, closed: ChannelClosed) -> None:
-        """Close the connection at once, with a policy violation."""
-        self._close_message = (CloseCode.POLICY, closed.reason)
-        self.channel.abort(closed)
-
-    def close_soon(self, closed: ChannelClosed) -> None:
-        """Close the connection after the messages of this turn of the loop are written."""
-        self._close_message = self._close_message or (CloseCode.GOING_AWAY, closed.reason)
-        self._loop.call_soon(self.channel.abort, closed)
+            self._drain.notify()
 
     # --- source and sink of the channel -----------------------------------------------------------
 
@@ -230,9 +273,7 @@ class _WebSocketServerConnection:
     async def finish(self) -> None:
         """Wait until everything is written."""
         if self.unsent and not self._finished.done():
-            if self._write_drained is None or self._write_drained.done():
-                self._write_drained = self._loop.create_future()
-            await asyncio.shield(self._write_drained)
+            await self._drain.wait()
 
     def pause(self) -> None:
         """Stop reading."""
@@ -245,10 +286,9 @@ class _WebSocketServerConnection:
     def close(self) -> None:
         """Begin to close: write what is unsent if the peer reads it soon."""
         self._closing = True
-        if self.unsent > self._settings.unsent_limit:
+        self._close_message = self.closer.close_message(self.unsent)
+        if self.unsent > self._unsent_limit:
             self._outbox.clear()
-            self._close_message = (CloseCode.TRY_AGAIN_LATER, "too much was left unread")
-        self._close_message = self._close_message or (CloseCode.GOING_AWAY, "")
         self._start_close_deadline()
 
     async def wait_closed(self) -> None:
