@@ -20,7 +20,6 @@ from tests.attacks import attacked_server
 from tests.attacks.client_controls import ROWS as OF_CLIENTS
 from tests.attacks.patches import Patch, Rows, forced, replaced, shared
 from tests.attacks.token_controls import ROWS as OF_TOKENS
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trunkline import Settings
 from trunkline.protocol.session import Session
@@ -33,11 +32,14 @@ from trunkline.server.run import process
 from trunkline.transports import stream, tcp
 from trunkline.transports.channel import MessageOrigin
 from trunkline.transports.http import app, http_sse, modern
+from trunkline.transports.http.connection import HttpConnection
+from trunkline.transports.http.head import BadHead, HeadParser
+from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.transports.http.session import channel, sessions
-from trunkline.transports.http.uvicorn_protocol import HttpConnection
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.origin_policy import HostOriginPolicy
-from trunkline.transports.websocket import uvicorn_protocol as websocket
+from trunkline.transports.websocket import protocol as websocket
+from trunkline.transports.websocket import server_framing
 from trunkline.wire import codec
 from trunkline.wire.messages import Malformed, Notification
 
@@ -93,9 +95,9 @@ def _any_principal(self: sessions.SessionTable, ident: str, principal: Any) -> A
 def _any_poster(patch: pytest.MonkeyPatch) -> None:
     original = http_sse.HttpSseEndpoint.handle_post
 
-    async def post(self: Any, http_request: Any) -> None:
+    def post(self: Any, http_request: Any) -> Handling:
         http_request.principal = next(iter(self._channels.values()))[1]
-        await original(self, http_request)
+        return original(self, http_request)
 
     patch.setattr(http_sse.HttpSseEndpoint, "handle_post", post)
 
@@ -164,9 +166,9 @@ def _session_id_is_principal(patch: pytest.MonkeyPatch) -> None:
         owners[session.id.encode()] = principal
         return session
 
-    async def posted(self: Any, http_request: Any, message: Any) -> None:
+    def posted(self: Any, http_request: Any, message: Any) -> Handling:
         http_request.principal = owners[http_request.headers[b"mcp-session-id"]]
-        await post(self, http_request, message)
+        return post(self, http_request, message)
 
     patch.setattr(sessions.SessionTable, "add", added)
     patch.setattr(modern.ModernEndpoint, "_handle_request", posted)
@@ -175,16 +177,16 @@ def _session_id_is_principal(patch: pytest.MonkeyPatch) -> None:
 def _notifications_from_any_client(patch: pytest.MonkeyPatch) -> None:
     original = modern.ModernEndpoint.handle
 
-    async def handle(self: Any, http_request: Any, message: Any) -> None:
+    def handle(self: Any, http_request: Any, message: Any) -> Handling:
         if isinstance(message, Notification) and self._channel is not None:
             self._channel._receiver.received([message], MessageOrigin(http_request.principal))
-        await original(self, http_request, message)
+        return original(self, http_request, message)
 
     patch.setattr(modern.ModernEndpoint, "handle", handle)
 
 
 def _lenient_http(patch: pytest.MonkeyPatch) -> None:
-    original = HttpToolsProtocol.__init__
+    original = HeadParser.__init__
     kinds = ("headers", "chunked_length", "keep_alive", "transfer_encoding", "version", "data_after_close")
     line_ends = (
         "optional_lf_after_cr",
@@ -195,9 +197,63 @@ def _lenient_http(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: Any, *args: Any, **given: Any) -> None:
         original(self, *args, **given)
-        self.parser.set_dangerous_leniencies(**{f"lenient_{kind}": True for kind in (*kinds, *line_ends)})
+        self._parser.set_dangerous_leniencies(**{f"lenient_{kind}": True for kind in (*kinds, *line_ends)})
 
-    patch.setattr(HttpToolsProtocol, "__init__", init)
+    patch.setattr(HeadParser, "__init__", init)
+
+
+def _unchecked(self: HeadParser, head: bytes) -> None:
+    """A head as llhttp reads it."""
+    self.chunked = b"transfer-encoding" in self.headers
+    self.content_length = int(self.headers.get(b"content-length", b"0"))
+
+
+def _host_of_header(patch: pytest.MonkeyPatch) -> None:
+    """A host that a header names, whatever the target of the request is."""
+    original = HeadParser._resolve_absolute_form
+
+    def resolve(self: HeadParser) -> None:
+        host = self.headers[b"host"]
+        original(self)
+        self.headers[b"host"] = host
+
+    patch.setattr(HeadParser, "_resolve_absolute_form", resolve)
+
+
+def _upgrades_without_body(patch: pytest.MonkeyPatch) -> None:
+    """Requests with an Upgrade header end with their heads."""
+    original = HeadParser._check
+
+    def check(self: HeadParser, head: bytes) -> None:
+        try:
+            original(self, head)
+        except BadHead:
+            if not self.upgrade:
+                raise
+            self.content_length = 0
+
+    patch.setattr(HeadParser, "_check", check)
+
+
+def _trailers_as_headers(patch: pytest.MonkeyPatch) -> None:
+    original = HttpConnection._begin_body
+
+    def begin_body(self: Any, asked: HttpRequest, body: Any, data: bytes) -> None:
+        name, _, value = data.rstrip().rpartition(b"\r\n")[2].partition(b": ")
+        asked.headers[name] = value
+        original(self, asked, body, data)
+
+    patch.setattr(HttpConnection, "_begin_body", begin_body)
+
+
+def _similar_paths(patch: pytest.MonkeyPatch) -> None:
+    original = app.HttpApp.handle
+
+    def handle(self: Any, asked: HttpRequest) -> Handling:
+        asked.path = posixpath.normpath(asked.path.lower())
+        return original(self, asked)
+
+    patch.setattr(app.HttpApp, "handle", handle)
 
 
 def _unguarded(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +295,7 @@ WITHOUT: Rows = {
         "test_foreign_origin_gets_no_cors_headers": EVERY_ORIGIN,
         "test_allowed_host_is_accepted_behind_a_proxy": EVERY_ORIGIN,
         "test_duplicate_host_or_origin_is_refused_in_any_order": replaced(
-            app, "_find_duplicate_header", lambda _: None
+            app.HttpApp, "_check_repeated_headers", lambda *_: True
         ),
         "test_http_request_to_a_tcp_listener_does_nothing": forced(stream.StreamChannel, strict=False),
     },
@@ -286,26 +342,24 @@ WITHOUT: Rows = {
         "test_stream_transport_survives_malformed_message": replaced(stream, "decode_strict", _raising(codec.decode)),
         "test_websocket_survives_malformed_message": replaced(stream, "decode_strict", _raising(codec.decode)),
         "test_invalid_websocket_frames_close_only_that_connection": replaced(
-            websocket.WebSocketConnection, "handle_parser_exception", lambda _: None
+            server_framing.ServerFraming, "_fail", lambda *_: None
         ),
     },
     "test_parsing": {
         "test_ambiguous_request_is_refused": _lenient_http,
-        "test_lenient_http_is_refused_and_connection_closed": replaced(HttpConnection, "_invalid_head", lambda _: None),
-        "test_lenient_pipelined_request_line_is_refused": replaced(HttpConnection, "_invalid_head", lambda _: None),
-        "test_absolute_target_replaces_host_header": replaced(HttpConnection, "_absolute_form", lambda _: None),
-        "test_absolute_target_replaces_host_for_websockets": replaced(HttpConnection, "_absolute_form", lambda _: None),
-        "test_body_is_never_parsed_as_next_request": replaced(HttpConnection, "_has_body", lambda _: False),
-        "test_trailers_are_not_headers": replaced(HttpConnection, "on_header", HttpToolsProtocol.on_header),
+        "test_lenient_http_is_refused_and_connection_closed": replaced(HeadParser, "_check", _unchecked),
+        "test_lenient_pipelined_request_line_is_refused": replaced(HeadParser, "_check", _unchecked),
+        "test_absolute_target_replaces_host_header": _host_of_header,
+        "test_absolute_target_replaces_host_for_websockets": _host_of_header,
+        "test_body_is_never_parsed_as_next_request": _upgrades_without_body,
+        "test_trailers_are_not_headers": _trailers_as_headers,
         "test_json_keys_match_exactly": read_as(rewritten(_nearly)),
         "test_similar_json_keys_are_ignored": read_as(rewritten(_nearly)),
         "test_duplicate_members_are_refused_over_http": read_as(lambda body: body),
         "test_duplicate_members_are_refused_over_websocket": forced(stream.StreamChannel, unique_members=False),
         "test_duplicate_members_are_refused_over_tcp": forced(stream.StreamChannel, unique_members=False),
         "test_unescaped_control_characters_are_refused": read_as(rewritten(dict)),
-        "test_path_must_match_exactly": replaced(
-            app, "_route_path", lambda scope: posixpath.normpath(scope["path"].lower())
-        ),
+        "test_path_must_match_exactly": _similar_paths,
         "test_only_utf_8_is_accepted": read_as(lambda body: body.decode("latin-1").encode()),
     },
     "test_exhaustion": {
@@ -317,14 +371,12 @@ WITHOUT: Rows = {
             app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
         "test_oversized_websocket_message_is_refused": unset(ws_message_size_limit=100 << 20),
-        "test_websocket_message_of_many_frames_is_refused": replaced(websocket, "MAX_FRAMES", ENDLESS),
+        "test_websocket_message_of_many_frames_is_refused": replaced(server_framing, "MAX_FRAMES", ENDLESS),
         "test_slow_headers_time_out": unset(header_timeout=None),
         "test_bytes_between_requests_do_not_hold_a_connection": unset(header_timeout=None),
         "test_unread_body_does_not_hold_a_connection": unset(header_timeout=None),
         "test_slow_body_times_out": unset(body_timeout=None),
-        "test_failed_upgrade_does_not_hold_a_connection": replaced(
-            HttpConnection, "handle_websocket_upgrade", HttpToolsProtocol.handle_websocket_upgrade
-        ),
+        "test_failed_upgrade_does_not_hold_a_connection": replaced(HttpConnection, "_refuse", lambda *_: None),
         "test_peer_that_reads_no_response_is_disconnected": unset(write_timeout=None),
         "test_unread_stream_is_buffered_up_to_the_limit": unset(unsent_limit=ENDLESS, write_timeout=None),
         "test_unread_websocket_is_buffered_up_to_the_limit": unset(unsent_limit=ENDLESS),

@@ -21,8 +21,8 @@ from trunkline.transports.listener_limits import ListenerGuard
 
 LISTENING = {"listen_http", "listen_tcp", "listen_unix"}
 TAKING_PEERS = {
-    "AppState",
-    "Connections",
+    "HttpApp",
+    "HttpConnections",
     "HttpSseEndpoint",
     "ModernEndpoint",
     "NoSessionEndpoint",

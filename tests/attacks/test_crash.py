@@ -100,7 +100,7 @@ REQUESTS: list[bytes] = [  # malformed HTTP
     request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="websocket"),
     request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="h2c"),
     websocket_frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300))),
-    websocket_frames.upgrade("/mcp", ("x-long", "x" * 20_000)),
+    websocket_frames.upgrade("/mcp", ("x-long", "x" * 70_000)),
     websocket_frames.upgrade(sec_websocket_key="short"),
     websocket_frames.upgrade(sec_websocket_version="1"),
     websocket_frames.upgrade("/other"),

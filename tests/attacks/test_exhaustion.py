@@ -45,9 +45,9 @@ async def test_oversized_headers_are_refused_in_any_split() -> None:
     many = request("GET", "/mcp", None, *((f"x-{number}", "1") for number in range(1000)))
     line = request("GET", f"/{'x' * 5 * KIB}", None)
     async with listening(**SMALL) as place:
-        for data in (long, many, line):
-            assert (await answer_to(place.port, data)).status == 431
-            assert (await answer_to(place.port, data[:3000], data[3000:4500])).status == 431
+        for data, status in ((long, 431), (many, 431), (line, 414)):
+            assert (await answer_to(place.port, data)).status == status
+            assert (await answer_to(place.port, data[:3000], data[3000:4500])).status == status
         assert (await ask(place.port, "GET", "/other", None, x_long="x" * 3 * KIB)).status == 404
 
 
@@ -142,7 +142,7 @@ async def test_failed_upgrade_does_not_hold_a_connection() -> None:
         for data in (request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="websocket"), too_many_headers()):
             async with Caller(place.port) as caller:
                 caller.say(data)
-                assert (await caller.rest())[9:12] in {b"400", b"405"}
+                assert (await caller.rest())[9:12] in {b"400", b"405", b"431"}
 
 
 def too_many_headers() -> bytes:

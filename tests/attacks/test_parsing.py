@@ -72,7 +72,7 @@ async def test_ambiguous_request_is_refused() -> None:
             async with Caller(place.port) as caller:
                 caller.say(data)
                 answer = await caller.answer()
-                assert answer.status == 400, name
+                assert answer.status in {400, 501, 505}, name
         assert place.done == []
 
 
@@ -100,7 +100,7 @@ def unlike_http_1(session: str) -> dict[str, tuple[int, bytes]]:
         "a fragment": (400, begun(b"POST /mcp#here HTTP/1.1")),
         "another scheme": (400, begun(b"POST ftp://localhost/mcp HTTP/1.1")),
         "no path": (400, begun(b"POST * HTTP/1.1")),
-        "a tunnel": (400, begun(b"CONNECT localhost:80 HTTP/1.1")),
+        "a tunnel": (501, begun(b"CONNECT localhost:80 HTTP/1.1")),
         "a coding before chunked": (501, in_chunks(transfer_encoding="gzip, chunked")),
         "a coding before chunked, in capitals": (501, in_chunks(transfer_encoding="GZip , Chunked")),
         "a coding in a header of its own": (501, in_chunks(("transfer-encoding", "chunked"), transfer_encoding="gzip")),
@@ -155,7 +155,7 @@ async def test_absolute_target_replaces_host_header() -> None:
 
         assert await status("http://evil.example/mcp") == 403
         assert await status("https://evil.example:443/mcp?x=1") == 403
-        assert await status("http://localhost@evil.example/mcp") == 403
+        assert await status("http://localhost@evil.example/mcp") == 400
         assert await status("http://localhost.evil.example/mcp") == 403
         assert await status("http:///mcp") == 400
         assert await status("http://evil.example?/mcp") == 403

@@ -55,7 +55,7 @@ async def test_foreign_hosts_and_origins_are_refused_on_every_transport() -> Non
             for host, origin, comes_in in pairs:
                 shown = {"host": named(host, place.port), "origin": named(origin, place.port)}
                 answer = await response_head(place.port, way, **shown)
-                if answer.status != (welcome if comes_in else 403):
+                if answer.status not in ({welcome} if comes_in else {403, 400}):  # 400: it names no host at all
                     wrong.append((way, host, origin, answer.status))
         assert wrong == []
         assert place.done == []

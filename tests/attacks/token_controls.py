@@ -23,8 +23,9 @@ from trunkline.registry.access import Access
 from trunkline.server.access.rules import AccessRules as ServerRules
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.run import process
-from trunkline.transports.http.app import AppState
+from trunkline.transports.http.app import HttpApp
 from trunkline.transports.http.authenticator import Admitted
+from trunkline.transports.http.request import HttpRequest
 from trunkline.transports.http.session.sessions import SessionTable
 
 
@@ -69,11 +70,11 @@ def _first_verifier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeySet, "verify", original)
 
 
-def _url_from_headers(scope: Any, headers: Any, path: str) -> ResourceLocation:
+def _url_from_headers(request: HttpRequest, path: str) -> ResourceLocation:
     """Derive the resource URL from headers that any client can send."""
-    said = {name.decode(): value.decode() for name, value in headers.items()}
+    said = {name.decode(): value.decode() for name, value in request.headers.items()}
     host, port = said.get("x-forwarded-host", said["host"]), said.get("x-forwarded-port")
-    scheme = said.get("x-forwarded-proto", scope.get("scheme", "http"))
+    scheme = said.get("x-forwarded-proto", request.scheme)
     base = f"{scheme}://{host}{f':{port}' if port else ''}{said.get('x-forwarded-prefix', '')}"
     return ResourceLocation(f"{base}{path}", frozenset({f"{base}{path}"}), base, base)
 
@@ -115,9 +116,9 @@ def _session_id_authenticates(patch: pytest.MonkeyPatch) -> None:
         owners[session.id.encode()] = principal
         return session
 
-    def admitted(self: TokenAuthenticator, scope: Any, headers: Any, path: str) -> Any:
-        owner = owners.get(headers.get(b"mcp-session-id"))
-        return admit(self, scope, headers, path) if owner is None else Admitted(owner)
+    def admitted(self: TokenAuthenticator, request: HttpRequest, path: str) -> Any:
+        owner = owners.get(request.headers.get(b"mcp-session-id", b""))
+        return admit(self, request, path) if owner is None else Admitted(owner)
 
     patch.setattr(SessionTable, "add", added)
     patch.setattr(TokenAuthenticator, "authenticate", admitted)
@@ -125,16 +126,29 @@ def _session_id_authenticates(patch: pytest.MonkeyPatch) -> None:
 
 def _open_websocket(patch: pytest.MonkeyPatch) -> None:
     """A WebSocket endpoint without authentication."""
-    called = AppState.handle_websocket
+    original = HttpApp._admit_websocket
 
-    async def open_(self: AppState, *args: Any) -> None:
+    def admit(self: HttpApp, request: HttpRequest) -> Any:
         gate, self._authenticator = self._authenticator, None
         try:
-            await called(self, *args)
+            return original(self, request)
         finally:
             self._authenticator = gate
 
-    patch.setattr(AppState, "handle_websocket", open_)
+    patch.setattr(HttpApp, "_admit_websocket", admit)
+
+
+def _endless_credentials(patch: pytest.MonkeyPatch) -> None:
+    """Credentials that are good for as long as a connection lasts."""
+    original = HttpApp._accept_credentials
+
+    def accept(self: HttpApp, request: HttpRequest, result: Any) -> bool:
+        accepted = original(self, request, result)
+        request.auth_expires_at = None
+        return accepted
+
+    patch.setattr(HttpApp, "_accept_credentials", accept)
+    patch.setattr(HttpApp, "_auth_expiry", lambda *_: None)
 
 
 ALL_USERS_OF_A_CLIENT_ARE_ONE = _principals_by("issuer", "client")
@@ -148,7 +162,7 @@ ROWS: Rows = {
         "test_stream_url_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
         "test_session_id_is_no_authentication": _session_id_authenticates,
         "test_websocket_needs_a_token_for_its_audience": _open_websocket,
-        "test_open_streams_end_with_their_token": replaced(AppState, "_auth_expiry", lambda *_: None),
+        "test_open_streams_end_with_their_token": _endless_credentials,
         "test_state_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
         "test_cursor_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
         "test_filtered_lists_are_not_cached_across_users": replaced(

@@ -200,10 +200,10 @@ async def test_run_serves_until_signal(tmp_path: Path) -> None:
     assert await process.stderr.read() == b""
 
 
-def test_missing_uvicorn_names_the_extra_to_install() -> None:
+def test_missing_library_names_the_extra_to_install() -> None:
     program = """
         import asyncio, sys
-        sys.modules["uvicorn"] = None
+        sys.modules["httptools"] = sys.modules["websockets"] = None
         from trunkline import Server
         from trunkline.errors import ConfigError
         Server("x").asgi()  # needs nothing
@@ -213,4 +213,4 @@ def test_missing_uvicorn_names_the_extra_to_install() -> None:
             print(error)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
-    assert done.stdout == "HTTP needs uvicorn: pip install 'trunkline[http]'\n"
+    assert done.stdout == "HTTP needs httptools: pip install 'trunkline[http]'\n"

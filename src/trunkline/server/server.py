@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from trunkline.server.notifications.subscription_hooks import SubscriptionHook
     from trunkline.stores.store import Store
     from trunkline.supervision.worker_channel import WorkerChannel
-    from trunkline.transports.http.app import App
+    from trunkline.transports.http.asgi import App
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health as HealthEndpoint
     from trunkline.transports.listening import ListeningSockets

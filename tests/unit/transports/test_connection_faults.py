@@ -215,7 +215,7 @@ def test_failing_websocket_is_closed_and_reported_alone(run: Callable[[Scenario]
                 if fault == "received":
                     caller.say(websocket_frames.frame(PING))
                 await caller.rest()
-            await place.failed("websocket", f"{fault} fails")
+            await place.failed("http" if fault == "identify" else "websocket", f"{fault} fails")
             other.say(websocket_frames.frame(PING))
             await until(lambda: place.receivers[0].messages, "a message of another connection")
         await end(listener)

@@ -3,7 +3,7 @@ response."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,6 +29,7 @@ from trunkline.auth.server.token_cache import TokenCache
 from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier, select_verifiers
 from trunkline.errors import StoreError
 from trunkline.transports.http.authenticator import Admitted, AuthResult, Rejected
+from trunkline.transports.http.request import HttpRequest
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
@@ -41,14 +42,11 @@ _SSE: Final = "/sse"  # HTTP+SSE is a resource of its own, since its clients kno
 _MAX_LOCATIONS: Final = 256
 _LOG_INTERVAL: Final = 60.0  # seconds between two warnings about unavailable verifiers
 
-Scope = dict[str, Any]
-
 
 class _TokenRequest(Struct, frozen=True):
     """A request with a token."""
 
-    scope: Scope
-    headers: Mapping[bytes, bytes]
+    http: HttpRequest
     location: ResourceLocation
     presented: PresentedToken
     now: float
@@ -97,13 +95,13 @@ class TokenAuthenticator:
 
     # --- location ----------------------------------------------------------------------------------
 
-    def _locate(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
+    def _locate(self, request: HttpRequest, path: str) -> ResourceLocation:
         public = self._rules.public_url
-        key = path if public is not None else _location_key(scope, headers, path)
+        key = path if public is not None else _location_key(request, path)
         location = self._locations.get(key)
         if location is None:
             location = (
-                location_from_request(scope, headers, path)
+                location_from_request(request, path)
                 if public is None
                 else location_from_public_url(public, self._path, path)
             )
@@ -111,16 +109,17 @@ class TokenAuthenticator:
                 self._locations[key] = location
         return location
 
-    def metadata_document(self, scope: Scope, route: str) -> bytes | None:
-        """Return the endpoint's resource metadata as JSON, or None if `route` does not serve it. It is public."""
-        path = self._metadata_paths.get(route)
+    def metadata_document(self, request: HttpRequest) -> bytes | None:
+        """Return the endpoint's resource metadata as JSON if that is at the request's path; None if not. It is
+        public."""
+        path = self._metadata_paths.get(request.path)
         if path is None:
             return None
         rules = self._rules
         issuers = tuple(dict.fromkeys(one.issuer for one in rules.verifiers if one.issuer is not None))
         return codec.to_json(
             ResourceMetadata(
-                resource=self._locate(scope, dict(scope["headers"]), path).resource,
+                resource=self._locate(request, path).resource,
                 authorization_servers=issuers or None,
                 scopes_supported=rules.scopes_supported or None,
                 bearer_methods_supported=("header",),
@@ -133,13 +132,13 @@ class TokenAuthenticator:
 
     # --- authentication ----------------------------------------------------------------------------
 
-    def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
+    def authenticate(self, request: HttpRequest, path: str) -> AuthResult | Awaitable[AuthResult]:
         """Authenticate a request. Return the result directly if the token is cached or missing."""
-        location = self._locate(scope, headers, path)
-        if (query := scope.get("query_string")) and has_query_token(query):
+        location = self._locate(request, path)
+        if request.query and has_query_token(request.query):
             why = "an access token must not be in the URL; send it as Authorization: Bearer"
             return self._challenges.bad_request(location, why)
-        header = headers.get(b"authorization")
+        header = request.headers.get(b"authorization")
         try:
             presented = None if header is None else parse_authorization(header)
         except MalformedAuthorization:
@@ -148,9 +147,9 @@ class TokenAuthenticator:
             return self._challenges.unauthorized(
                 location, "authentication required: send an access token", "authentication_failed"
             )
-        request = _TokenRequest(scope, headers, location, presented, self._rules.now())
-        cached = self._rules.tokens.get(presented.token, location.audiences, request.now)
-        return self._authenticate_unknown_token(request) if cached is None else self._authorize(request, cached)
+        asked = _TokenRequest(request, location, presented, self._rules.now())
+        cached = self._rules.tokens.get(presented.token, location.audiences, asked.now)
+        return self._authenticate_unknown_token(asked) if cached is None else self._authorize(asked, cached)
 
     async def _authenticate_unknown_token(self, request: _TokenRequest) -> AuthResult:
         """Verify a token that is not in the cache."""
@@ -190,7 +189,7 @@ class TokenAuthenticator:
         requests = self._rules.requests.get(verifier)
         if requests is not None:
             ask = partial(_verify_async, verifier, token, audiences, now)
-            return await requests.verify(token, audiences, ask, address=_client_address(request.scope), now=now)
+            return await requests.verify(token, audiences, ask, address=request.http.client_host or None, now=now)
         result = verifier.verify(token, audiences, now)
         # In a task of its own: this code may run outside of a task, where asyncio.timeout does not work.
         return result if isinstance(result, Verified) else await asyncio.ensure_future(result)
@@ -264,8 +263,8 @@ class TokenAuthenticator:
         from trunkline.auth.server.dpop import BadProof
         from trunkline.auth.server.dpop_replay import TooManyProofs
 
-        proof = request.headers.get(b"dpop", b"").decode("latin-1")
-        method, url = request.scope.get("method", "GET"), self._request_url(request)
+        proof = request.http.headers.get(b"dpop", b"").decode("latin-1")
+        method, url = request.http.method, self._request_url(request)
         try:
             return proofs.check(proof, key=key, method=method, url=url, token=request.presented.token, now=request.now)
         except BadProof as bad:
@@ -284,14 +283,15 @@ class TokenAuthenticator:
 
     def _request_url(self, request: _TokenRequest) -> str:
         """Return the URL of a request as its client sees it."""
-        route: str = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")
-        return request.location.resource if (route or "/") == self._path else f"{request.location.base_url}{route}"
+        path = request.http.path
+        return request.location.resource if path == self._path else f"{request.location.base_url}{path.rstrip('/')}"
 
-    def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
+    def scope_challenge(
+        self, request: HttpRequest, path: str, principal: Any, scopes: Sequence[str]
+    ) -> tuple[bytes, bytes]:
         """Return the challenge for scopes that an authenticated caller lacks."""
-        headers = dict(scope["headers"])
-        scheme = "DPoP" if headers.get(b"authorization", b"")[:5].lower() == b"dpop " else "Bearer"
-        return self._challenges.insufficient_scope_header(self._locate(scope, headers, path), principal, scopes, scheme)
+        scheme = "DPoP" if request.headers.get(b"authorization", b"")[:5].lower() == b"dpop " else "Bearer"
+        return self._challenges.insufficient_scope_header(self._locate(request, path), principal, scopes, scheme)
 
     def _refuse_unavailable(self, trouble: Unavailable, now: float) -> Rejected:
         """Return a 503 with Retry-After: the caller is not at fault."""
@@ -306,18 +306,11 @@ async def _verify_async(verifier: Verifier, token: str, audiences: frozenset[str
     return result if isinstance(result, Verified) else await result
 
 
-def _client_address(scope: Scope) -> str | None:
-    """Return the client's IP address; a Unix socket has none."""
-    client = scope.get("client")
-    return client[0] if client and client[0] else None
-
-
 def _refuse_rate(why: str, wait: int) -> Rejected:
     return Rejected(429, why, "rate_limit_exceeded", [(b"retry-after", b"%d" % wait)])
 
 
-def _location_key(scope: Scope, headers: Mapping[bytes, bytes], path: str) -> object:
+def _location_key(request: HttpRequest, path: str) -> object:
     """Return all parts of a request that its location depends on."""
-    server = scope.get("server")
-    port = server[1] if server else None
-    return (path, headers.get(b"host"), scope.get("scheme"), port, scope.get("root_path"), scope.get("proxied"))
+    port = request.server[1] if request.server else None
+    return (path, request.headers.get(b"host"), request.scheme, port, request.root_path, request.proxied)

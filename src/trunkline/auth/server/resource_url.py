@@ -6,7 +6,7 @@ prefix, and the challenge names its URL.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from trunkline.auth.metadata import RESOURCE_METADATA, canonical_resource
 from trunkline.auth.urls import is_loopback
+from trunkline.transports.http.request import HttpRequest
 
 __all__ = ["ResourceLocation", "location_from_public_url", "location_from_request", "metadata_paths"]
 
@@ -30,7 +31,7 @@ class ResourceLocation(Struct, frozen=True):
     base_url: str  # prefix of every path of the application
 
 
-def location_from_request(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
+def location_from_request(request: HttpRequest, path: str) -> ResourceLocation:
     """Derive the location of the endpoint at a path from a request. The origin policy has admitted only known host
     names; scheme and port are those of the listening socket.
 
@@ -39,11 +40,10 @@ def location_from_request(scope: Mapping[str, Any], headers: Mapping[bytes, byte
     https, at the default port, without a prefix. Loopback names are never the URL of a proxy, so they accept no token.
     Configure `public_url` for any other URL.
     """
-    forwarded: bool = scope.get("proxied", False)
-    name, own_scheme = _host_name(headers), str(scope.get("scheme", "http"))
+    forwarded, own_scheme, name = request.proxied, request.scheme, _host_name(request.headers)
     scheme = "https" if forwarded else _SCHEMES.get(own_scheme, own_scheme)
-    port = None if forwarded else _own_port(scope, scheme)
-    root = scope.get("root_path", "").rstrip("/")
+    port = None if forwarded else _own_port(request, scheme)
+    root = request.root_path.rstrip("/")
     base = f"{scheme}://{name}{f':{port}' if port else ''}{root}"
     inner = path.rstrip("/")
     location = _build_location(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
@@ -81,8 +81,8 @@ def _host_name(headers: Mapping[bytes, bytes]) -> str:
     return host if not colon or host.endswith("]") else name
 
 
-def _own_port(scope: Mapping[str, Any], scheme: str) -> str | None:
+def _own_port(request: HttpRequest, scheme: str) -> str | None:
     """Return the port of the accepting socket, or None if it is the default or unknown."""
-    server = scope.get("server")
+    server = request.server
     port = None if not server or server[1] is None else str(server[1])
     return None if port == _PORTS.get(scheme) else port

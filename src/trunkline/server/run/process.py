@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.transports.accept import ConnectionSource
     from trunkline.transports.addresses import Address
     from trunkline.transports.channel import Listener
-    from trunkline.transports.http.app import App
+    from trunkline.transports.http.asgi import App
     from trunkline.transports.http.authenticator import Authenticator, Identify
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health
@@ -500,7 +500,7 @@ def make_asgi_app(
 ) -> "App":
     """Make the ASGI application of a server. `end_listen_requests` ends the open `subscriptions/listen` requests;
     `session_backend` and `forwarder` return their objects once the server has started."""
-    from trunkline.transports.http.app import App
+    from trunkline.transports.http.asgi import App
 
     async def start() -> "ListenerGuard":
         if authenticator is None:

@@ -1,22 +1,18 @@
-"""ASGI application around a server: Streamable HTTP and WebSocket at one path, HTTP+SSE beside it.
+"""HTTP application: Streamable HTTP and WebSocket at one path, HTTP+SSE beside it.
 
-The application runs under any ASGI server and can be mounted under any path. It starts the server with the first
-request, so a lifespan is optional: where the ASGI server sends lifespan events, the shutdown event closes the
-application; otherwise the owner may call `aclose`. Every request passes the listener guard (Host and Origin) and the
-authenticator before its body is read. The era of a request to the MCP path is decided here, once: by its version
-header, or by the envelope of the posted request.
+Requests come from our own connections (`connection.py`) or from an ASGI server (`asgi.py`). Each passes the listener
+guard (Host and Origin) and the authenticator before its body is read. The era of a request to the MCP path is decided
+here, once: by its version header, or by the envelope of the posted request.
 """
 
-import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from trunkline.clock import Timer
 from trunkline.protocol.envelope import has_envelope
 from trunkline.protocol.revisions import MODERN_REVISIONS
-from trunkline.transports.http.authenticator import Admitted, Authenticator, Rejected
+from trunkline.transports.http.authenticator import Admitted, Authenticator, AuthResult, Rejected
 from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarded_headers import TrustedProxies
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
@@ -25,18 +21,27 @@ from trunkline.transports.http.health import Health
 from trunkline.transports.http.http_sse import HttpSseEndpoint
 from trunkline.transports.http.modern import ModernEndpoint
 from trunkline.transports.http.no_session import NoSessionEndpoint
-from trunkline.transports.http.request import JSON_CONTENT_TYPE, Headers, HttpRequest, Receive, Scope, Send
+from trunkline.transports.http.request import (
+    JSON_CONTENT_TYPE,
+    Handling,
+    Headers,
+    HttpRequest,
+    Receive,
+    Scope,
+    Send,
+)
 from trunkline.transports.http.respond import VERSION_HEADER, refuse_not_acceptable
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.session.endpoint import SessionEndpoint
-from trunkline.transports.http.shutdown_signal import on_shutdown_signal
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.websocket.server import WebSocketEndpoint, refuse_handshake
 from trunkline.wire import codec
 from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
 from trunkline.wire.messages import Request
 
-__all__ = ["App", "AppState"]
+__all__ = ["HttpApp"]
+
+Handler = Callable[[HttpRequest], Handling]
 
 _SSE_PATH: Final = "/sse"
 _MESSAGES_PATH: Final = "/messages"
@@ -65,124 +70,11 @@ _CORS_ANY_ORIGIN: Final = (b"access-control-allow-origin", b"*")
 _MODERN_VERSIONS: Final = frozenset(revision.value.encode() for revision in MODERN_REVISIONS)
 _MODERN_METHODS: Final = b"POST, OPTIONS"  # the modern era has neither sessions nor a standalone stream
 _METADATA_METHODS: Final = b"GET, OPTIONS"
+_PLAIN_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 
-class App:
-    """ASGI application that routes HTTP requests and WebSockets by path."""
-
-    def __init__(
-        self,
-        start: Callable[[], Awaitable[ListenerGuard]],
-        stop: Callable[[], Awaitable[None]],
-        *,
-        path: str = "/",
-        authenticator: Authenticator | None = None,
-        close_listeners: Callable[[], None] = lambda: None,
-        session_backend: Callable[[], SessionBackend | None] = lambda: None,
-        relay: Callable[[], Relay | None] = lambda: None,
-        health: Health | None = None,
-    ) -> None:
-        """Create the application; nothing is opened before the first request.
-
-        `start` prepares the server for the running loop and may be called repeatedly; `stop` ends it. `close_listeners`
-        ends the `subscriptions/listen` requests of the server. Without an authenticator every request is admitted,
-        without a principal. `session_backend` and `relay` return the backend of durable sessions and the relay to other
-        processes, once the server has started. `health` answers `/livez` and `/readyz`.
-        """
-        self._start = start
-        self._stop = stop
-        self._close_listeners = close_listeners
-        self._session_backend = session_backend
-        self._relay = relay
-        self._health = health
-        self._path = "/" + path.strip("/")
-        self._authenticator = authenticator
-        self._state: AppState | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle one ASGI scope. The arguments are `Any` because every framework has types of its own for them."""
-        kind = scope["type"]
-        if kind == "lifespan":
-            await self._run_lifespan(receive, send)
-            return
-        state = self._state
-        if state is None or self._loop is not asyncio.get_running_loop():
-            state = await self._ensure_state()
-        if kind == "http":
-            await state.handle_http(HttpRequest(state.proxies.resolve_scope(scope), receive, send))
-        elif kind == "websocket":
-            await state.handle_websocket(state.proxies.resolve_scope(scope), receive, send)
-        else:
-            raise NotImplementedError(f"this application does not serve {kind}")
-
-    async def _ensure_state(self) -> "AppState":
-        guard, loop = await self._start(), asyncio.get_running_loop()
-        if self._state is None or self._loop is not loop:  # a concurrent request may have created it
-            self._state = AppState(
-                guard,
-                self._path,
-                self._authenticator,
-                close_listeners=self._close_listeners,
-                session_backend=self._session_backend(),
-                relay=self._relay(),
-                health=self._health,
-            )
-            self._loop = loop
-        return self._state
-
-    @property
-    def state(self) -> "AppState | None":
-        """The state on the current event loop; None before the first request and after `aclose`."""
-        return self._state
-
-    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        """Start and stop with the ASGI server's lifespan events."""
-        while True:
-            message: Any = await receive()
-            step = message["type"].rpartition(".")[2]
-            try:
-                if step == "startup":
-                    await self._ensure_state()
-                    on_shutdown_signal(self._on_stop_signal)
-                else:
-                    await self.aclose()
-            except Exception as error:  # noqa: BLE001 - reported to the ASGI server
-                await send({"type": f"lifespan.{step}.failed", "message": str(error)})
-                return
-            await send({"type": f"lifespan.{step}.complete"})
-            if step == "shutdown":
-                return
-
-    def close_idle_streams(self) -> None:
-        """End the streams that answer no request, and admit nothing new: the ASGI server is about to stop and would
-        wait for them. Requests in progress are still answered."""
-        if self._state is not None:
-            self._state.close_idle_streams()
-
-    def _on_stop_signal(self) -> None:
-        """Close idle streams and every WebSocket on a stop signal, and schedule the end of the rest.
-
-        Used under a foreign ASGI server, which sets no deadline for requests in progress and would cut WebSockets off
-        without a close frame.
-        """
-        self.close_idle_streams()
-        if self._state is not None:
-            self._state.websocket.close("the server is about to stop")
-            self._state.schedule_close()
-
-    async def aclose(self) -> None:
-        """End every session in good order. The application can be used again afterwards."""
-        state, self._state, self._loop = self._state, None, None
-        if state is not None:
-            state.stop_admitting()
-        await self._stop()
-        if state is not None:
-            state.close()
-
-
-class AppState:
-    """Endpoints and connections of an application on one event loop."""
+class HttpApp:
+    """Routes requests to the endpoints of a server, on one event loop."""
 
     def __init__(
         self,
@@ -195,11 +87,11 @@ class AppState:
         relay: Relay | None = None,
         health: Health | None = None,
     ) -> None:
-        settings = guard.settings
+        settings, path = guard.settings, "/" + path.strip("/")
         self._relay = relay
         self._forwarder = forwarder = None if relay is None else Forwarder(relay)
         self.guard = guard
-        self.proxies = TrustedProxies(settings.trusted_proxies)
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self.modern = ModernEndpoint(guard)
         self.handshake: SessionEndpoint | NoSessionEndpoint = (
             SessionEndpoint(guard, session_backend, forwarder) if settings.http_sessions else NoSessionEndpoint(guard)
@@ -212,7 +104,7 @@ class AppState:
         self._health = health
         self._close_listeners = close_listeners
         self._close_timer: Timer | None = None
-        self._routes: dict[str, Callable[[HttpRequest], Awaitable[None]]] = {path: self._handle_mcp}
+        self._routes: dict[str, Handler] = {path: self._handle_mcp}
         if settings.legacy_sse and settings.http_sessions:
             self._routes.setdefault(_SSE_PATH, self.http_sse.handle_stream)
             self._routes.setdefault(_MESSAGES_PATH, self.http_sse.handle_post)
@@ -232,124 +124,174 @@ class AppState:
         them."""
         self.http_sse.close_unreachable()
 
-    async def handle_http(self, request: HttpRequest) -> None:
+    # --- requests ---------------------------------------------------------------------------------
+
+    def handle(self, request: HttpRequest) -> Handling:
         """Check, authenticate and route one HTTP request."""
-        scope, headers = request.scope, request.headers
-        if len(headers) != len(scope["headers"]):
-            if (name := _find_duplicate_header(scope["headers"])) is not None:
-                await request.refuse(400, f"the header {name} must not occur twice")
-                return
-            headers.update(_ambiguous_headers(scope["headers"]))
-        route = _route_path(scope)
-        handle = self._routes.get(route)
-        if handle is None and self._health is not None and await self._health.try_handle(request, route):
-            return
-        if handle is None and await self._serve_metadata(request, route):
-            return
+        self._proxies.resolve(request)
+        if request.repeated and not self._check_repeated_headers(request):
+            return None
+        handle, headers = self._routes.get(request.path), request.headers
+        if handle is None and (public := self._find_public_page(request)) is not None:
+            return public(request)
         origin = headers.get(b"origin")
         if (reason := self.guard.refusal_reason(headers.get(b"host"), origin)) is not None:
-            await request.refuse(403, reason, kind="access_denied")
-            return
+            request.refuse(403, reason, kind="access_denied")
+            return None
         if origin is not None:
             request.extra_headers = _cors_headers(origin)
+        if request.path == "*":
+            request.respond(204, b"", (b"allow", _CORS_METHODS))  # the server as a whole
+            return None
         if handle is None:
-            await request.refuse(404, f"not found: the MCP endpoint is {self._path}", kind="not_found")
-        elif scope["method"] == "OPTIONS":
-            await request.respond(204, b"", *_preflight_headers(headers.get(b"access-control-request-headers", b"")))
-        elif self._authenticator is None or await self._authenticate(
-            request, self._authenticator, self._resource_path(route)
-        ):
-            await handle(request)
-
-    async def _handle_mcp(self, request: HttpRequest) -> None:
-        """Decide the era of a request to the MCP path, and pass the request to the endpoint of that era."""
-        method = request.scope["method"]
-        if method != "POST":
-            if method in {"GET", "DELETE"} and _names_modern_version(request):
-                await request.refuse_method(_MODERN_METHODS)
-            else:
-                await self.handshake.handle(request)
-            return
-        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
-            await refuse_not_acceptable(request)
-            return
-        body = await self._body_reader.read_body(request)
-        if body is None:
-            return
-        message = codec.decode_strict(body)
-        if _names_modern_version(request) or (isinstance(message, Request) and has_envelope(message.params)):
-            await self.modern.handle(request, message)
-        else:
-            await self.handshake.handle_post(request, message, body)
-
-    async def _authenticate(self, request: HttpRequest, authenticator: Authenticator, path: str) -> bool:
-        """Authenticate a request and set its principal; respond with the refusal and return False if it is rejected."""
-        result = authenticator.authenticate(request.scope, request.headers, path)
+            request.refuse(404, f"not found: the MCP endpoint is {self._path}", kind="not_found")
+            return None
+        if request.method == "OPTIONS":
+            request.respond(204, b"", *_preflight_headers(headers.get(b"access-control-request-headers", b"")))
+            return None
+        if self._authenticator is None:
+            return handle(request)
+        result = self._authenticator.authenticate(request, self._resource_path(request.path))
         if not isinstance(result, Admitted | Rejected):
-            result = await result
+            return self._handle_when_authenticated(request, result, handle)
+        return handle(request) if self._accept_credentials(request, result) else None
+
+    async def _handle_when_authenticated(
+        self, request: HttpRequest, pending: Awaitable[AuthResult], handle: Handler
+    ) -> None:
+        if self._accept_credentials(request, await pending) and (handling := handle(request)) is not None:
+            await handling
+
+    def _accept_credentials(self, request: HttpRequest, result: AuthResult) -> bool:
+        """Set the principal of a request; respond with the refusal and return False if it is rejected."""
         if isinstance(result, Rejected):
-            await request.refuse(result.status, result.reason, *result.headers, kind=result.kind)
+            request.refuse(result.status, result.reason, *result.headers, kind=result.kind)
             return False
         request.principal = result.principal
-        request.auth_expires_at = self._auth_expiry(result)
-        request.scope_challenge = partial(authenticator.scope_challenge, request.scope, path, result.principal)
+        if result.expires_in is not None:
+            request.auth_expires_at = self.guard.clock.now() + result.expires_in
+        if self._authenticator is not None:
+            request.scope_challenge = partial(
+                self._authenticator.scope_challenge, request, self._resource_path(request.path), result.principal
+            )
         return True
 
-    def _auth_expiry(self, admitted: Admitted) -> float | None:
-        return None if admitted.expires_in is None else self.guard.clock.now() + admitted.expires_in
+    def _check_repeated_headers(self, request: HttpRequest) -> bool:
+        """Refuse a request with two values for a header that has one; make a repeated header that mirrors the body
+        contradict any body, since an intermediary may have acted on either occurrence."""
+        for name in request.repeated:
+            if name in _SINGLE_HEADERS:
+                request.refuse(400, f"the header {name.decode('latin-1')} must not occur twice")
+                return False
+            if name in _ROUTING_HEADERS or name.startswith(_PARAM_HEADER_PREFIX):
+                request.headers[name] = _AMBIGUOUS_VALUE
+        return True
+
+    def _handle_mcp(self, request: HttpRequest) -> Handling:
+        """Decide the era of a request to the MCP path, and pass the request to the endpoint of that era."""
+        if request.method != "POST":
+            if request.method in {"GET", "DELETE"} and _names_modern_version(request):
+                request.refuse_method(_MODERN_METHODS)
+                return None
+            return self.handshake.handle(request)
+        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
+            refuse_not_acceptable(request)
+            return None
+        if not self._body_reader.check_headers(request):
+            return None
+        if request.body is None:
+            return self._handle_when_read(request)
+        return self._handle_posted(request, request.body)
+
+    async def _handle_when_read(self, request: HttpRequest) -> None:
+        body = await self._body_reader.read_body(request)
+        if body is not None and (handling := self._handle_posted(request, body)) is not None:
+            await handling
+
+    def _handle_posted(self, request: HttpRequest, body: bytes) -> Handling:
+        request.body = b""  # decoding copies what is needed
+        message = codec.decode_strict(body)
+        if _names_modern_version(request) or (isinstance(message, Request) and has_envelope(message.params)):
+            return self.modern.handle(request, message)
+        return self.handshake.handle_post(request, message, body)
 
     def _resource_path(self, route: str) -> str:
         """Return the path that clients know as the resource: the POST path of HTTP+SSE belongs to its stream's path."""
         return route if route == self._path else _SSE_PATH
 
-    async def _serve_metadata(self, request: HttpRequest, route: str) -> bool:
-        """Serve the authorization metadata document if the route is its path; return False otherwise.
+    # --- public pages -----------------------------------------------------------------------------
 
-        The document is public: any origin may read it, without credentials.
-        """
-        page = None if self._authenticator is None else self._authenticator.metadata_document(request.scope, route)
-        if page is None or self.guard.refusal_reason(request.headers.get(b"host"), None) is not None:
-            return False
-        match request.scope["method"]:
+    def _find_public_page(self, request: HttpRequest) -> Handler | None:
+        """Return the handler of a page that needs neither credentials nor an allowed origin: health, or authorization
+        metadata."""
+        if self._health is not None and self._health.matches(request.path):
+            return self._health.handle
+        if self._authenticator is None or self.guard.refusal_reason(request.headers.get(b"host"), None) is not None:
+            return None
+        page = self._authenticator.metadata_document(request)
+        return None if page is None else partial(self._serve_metadata, page)
+
+    def _serve_metadata(self, page: bytes, request: HttpRequest) -> None:
+        """Serve the authorization metadata document."""
+        match request.method:
             case "GET":
-                await request.respond(
-                    200, page, JSON_CONTENT_TYPE, _CORS_ANY_ORIGIN, (b"cache-control", b"max-age=300")
-                )
+                cached = (b"cache-control", b"max-age=300")
+                request.respond(200, page, JSON_CONTENT_TYPE, _CORS_ANY_ORIGIN, cached)
             case "OPTIONS":
                 allowed = (b"access-control-allow-headers", b"mcp-protocol-version")
-                await request.respond(
-                    204, b"", _CORS_ANY_ORIGIN, (b"access-control-allow-methods", _METADATA_METHODS), allowed
-                )
+                methods = (b"access-control-allow-methods", _METADATA_METHODS)
+                request.respond(204, b"", _CORS_ANY_ORIGIN, methods, allowed)
             case _:
-                await request.refuse_method(_METADATA_METHODS)
-        return True
+                request.refuse_method(_METADATA_METHODS)
 
-    async def handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check and authenticate a WebSocket handshake, and hand it to the WebSocket endpoint."""
-        headers = dict(scope["headers"])
-        refused = _find_duplicate_header(scope["headers"]) or self.guard.refusal_reason(
-            headers.get(b"host"), headers.get(b"origin")
-        )
-        if refused is not None or _route_path(scope) != self._path:
-            await receive()  # websocket.connect
-            await send(
-                {
-                    "type": "websocket.close",
-                    "code": 1008,
-                    "reason": (refused or f"not found: the MCP endpoint is {self._path}")[:120],
-                }
-            )
+    # --- WebSocket --------------------------------------------------------------------------------
+
+    def handle_upgrade(self, request: HttpRequest) -> Handling:
+        """Check and authenticate a WebSocket handshake on one of our own connections, and open the WebSocket."""
+        result = self._admit_websocket(request)
+        if not isinstance(result, Admitted | Rejected):
+            return self._open_websocket_when_authenticated(request, result)
+        self._open_websocket(request, result)
+        return None
+
+    async def _open_websocket_when_authenticated(self, request: HttpRequest, pending: Awaitable[AuthResult]) -> None:
+        self._open_websocket(request, await pending)
+
+    def _open_websocket(self, request: HttpRequest, result: AuthResult) -> None:
+        def refuse(status: int, reason: str, headers: Headers) -> None:
+            request.respond(status, reason.encode(), _PLAIN_TEXT, *headers)
+
+        if isinstance(result, Rejected):
+            refuse(result.status, result.reason, result.headers)
             return
-        result = (
-            Admitted() if self._authenticator is None else self._authenticator.authenticate(scope, headers, self._path)
-        )
+        self.websocket.open(request, result.principal, self._auth_expiry(result), refuse)
+
+    async def handle_websocket(self, request: HttpRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check and authenticate the WebSocket handshake of an ASGI server, and serve the WebSocket."""
+        result = self._admit_websocket(request)
         if not isinstance(result, Admitted | Rejected):
             result = await result
         if isinstance(result, Rejected):
-            await receive()
+            await receive()  # websocket.connect
             await refuse_handshake(scope, send, result.status, result.reason, *result.headers)
         else:
             await self.websocket.handle(scope, receive, send, result.principal, self._auth_expiry(result))
+
+    def _admit_websocket(self, request: HttpRequest) -> AuthResult | Awaitable[AuthResult]:
+        self._proxies.resolve(request)
+        headers = request.headers
+        if (name := next((name for name in request.repeated if name in _SINGLE_HEADERS), None)) is not None:
+            return Rejected(400, f"the header {name.decode('latin-1')} must not occur twice", "invalid_request")
+        if (reason := self.guard.refusal_reason(headers.get(b"host"), headers.get(b"origin"))) is not None:
+            return Rejected(403, reason, "access_denied")
+        if request.path != self._path:
+            return Rejected(404, f"not found: the MCP endpoint is {self._path}", "not_found")
+        return Admitted() if self._authenticator is None else self._authenticator.authenticate(request, self._path)
+
+    def _auth_expiry(self, admitted: Admitted) -> float | None:
+        return None if admitted.expires_in is None else self.guard.clock.now() + admitted.expires_in
+
+    # --- closing ----------------------------------------------------------------------------------
 
     def stop_admitting(self) -> None:
         """Refuse new connections and sessions from now on."""
@@ -390,25 +332,6 @@ def _names_modern_version(request: HttpRequest) -> bool:
     return request.headers.get(VERSION_HEADER) in _MODERN_VERSIONS
 
 
-def _find_duplicate_header(raw: Headers) -> str | None:
-    """Return the name of a header that occurs twice and must not; None if there is none."""
-    seen: set[bytes] = set()
-    for name, _ in raw:
-        if name in seen and name in _SINGLE_HEADERS:
-            return name.decode("latin-1")
-        seen.add(name)
-    return None
-
-
-def _ambiguous_headers(raw: Headers) -> Headers:
-    """Return a contradicting value for each repeated header that mirrors the body.
-
-    An intermediary may have acted on either occurrence, so the request must not pass the comparison with its body.
-    """
-    times = Counter(name for name, _ in raw if name in _ROUTING_HEADERS or name.startswith(_PARAM_HEADER_PREFIX))
-    return [(name, _AMBIGUOUS_VALUE) for name, count in times.items() if count > 1]
-
-
 def _preflight_headers(requested: bytes) -> Headers:
     """Return the CORS preflight headers. Every requested `Mcp-Param-*` header is allowed: which of them exist depends
     on the tools."""
@@ -427,12 +350,3 @@ def _cors_headers(origin: bytes) -> Headers:
         (b"access-control-expose-headers", b"mcp-session-id, mcp-protocol-version, www-authenticate"),
         (b"vary", b"origin"),
     ]
-
-
-def _route_path(scope: Scope) -> str:
-    """Return the path within the application, without the mount's root path and a trailing slash."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and path.startswith(root):
-        path = path[len(root) :]
-    return path.rstrip("/") or "/"

@@ -74,33 +74,38 @@ class BodyReader:
         self._size_limit = settings.http_body_size_limit
         self._deadlines = ReadDeadlines(clock, settings.body_timeout)
 
-    async def read_body(self, request: HttpRequest) -> bytes | None:
-        """Return the raw body; None if there is none, after the request was refused."""
+    def check_headers(self, request: HttpRequest) -> bool:
+        """Return whether a body may be read; refuse the request if not."""
         if not is_utf8_json(request.headers.get(b"content-type", b"")):
             reason = "the content type must be application/json, in UTF-8"
-            await request.refuse(415, reason, kind="unsupported_media_type")
-            return None
+            request.refuse(415, reason, kind="unsupported_media_type")
+            return False
         length = request.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._size_limit:
-            await self._refuse_too_large(request)
-            return None
+        size = int(length) if request.body is None and length.isdigit() else len(request.body or b"")
+        if size > self._size_limit:
+            self._refuse_too_large(request)
+            return False
+        return True
+
+    async def read_body(self, request: HttpRequest) -> bytes | None:
+        """Return the raw body; None if there is none, after the request was refused."""
         reader = self._deadlines.watch_current_task()
         try:
             return await request.read_body(self._size_limit)
         except BodyTooLarge:
-            await self._refuse_too_large(request)
+            self._refuse_too_large(request)
         except Disconnected:
             pass
         except asyncio.CancelledError:
             if not self._deadlines.take_timeout(reader):
                 raise
-            await request.refuse(408, "the body did not arrive in time", _CONNECTION_CLOSE)
+            request.refuse(408, "the body did not arrive in time", _CONNECTION_CLOSE)
         finally:
             self._deadlines.unwatch(reader)
         return None
 
-    async def _refuse_too_large(self, request: HttpRequest) -> None:
-        await request.refuse_with_error(413, MessageTooLarge(self._size_limit), _CONNECTION_CLOSE)
+    def _refuse_too_large(self, request: HttpRequest) -> None:
+        request.refuse_with_error(413, MessageTooLarge(self._size_limit), _CONNECTION_CLOSE)
 
     def close(self) -> None:
         """Stop watching deadlines."""

@@ -6,16 +6,15 @@ it is called "unix".
 """
 
 import ipaddress
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable
+from typing import Final
 
 from trunkline.errors import ConfigError
-from trunkline.transports.http.request import Scope
+from trunkline.transports.http.request import UNIX_CLIENT, HttpRequest
 
 __all__ = ["TrustedProxies"]
 
-_UNIX: Final = "unix"
-_UNIX_CLIENT: Final = (_UNIX, 0)
+_UNIX: Final = UNIX_CLIENT[0]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -35,23 +34,20 @@ class TrustedProxies:
                 f'trusted_proxies must be addresses or networks such as 10.0.0.0/8, or "unix": {error}'
             ) from None
 
-    def resolve_scope(self, scope: Scope) -> Scope:
-        """Return the scope as the client sent it; the same object unless it came through a trusted proxy."""
-        client = cast("Sequence[Any] | None", scope.get("client", ()))
-        if client is None:  # as ASGI servers say of a Unix socket
-            scope = dict(scope, client=_UNIX_CLIENT)
-        if not (self._unix if client is None else client and self._networks and self._trusts(client[0])):
-            return scope
-        headers = _forwarded_headers(scope)
-        resolved = dict(scope, proxied=True)
+    def resolve(self, request: HttpRequest) -> None:
+        """Give a request that came through a trusted proxy the address, scheme and prefix that its client used."""
+        client = request.client
+        if client is None or not (self._unix if client == UNIX_CLIENT else self._networks and self._trusts(client[0])):
+            return
+        headers = request.headers
+        request.proxied = True
         if b"x-forwarded-for" in headers:
-            resolved["client"] = (self._client_address(headers[b"x-forwarded-for"].decode("latin-1")), 0)
+            request.client = (self._client_address(headers[b"x-forwarded-for"].decode("latin-1")), 0)
         if (scheme := headers.get(b"x-forwarded-proto", b"").strip().lower()) in {b"http", b"https"}:
-            resolved["scheme"] = scheme.decode()
+            request.scheme = scheme.decode()
         prefix = headers.get(b"x-forwarded-prefix", b"").decode("latin-1").strip().rstrip("/")
         if prefix.startswith("/") and not prefix.startswith("//") and prefix.isprintable():
-            resolved["prefix"] = prefix
-        return resolved
+            request.prefix = prefix
 
     def _client_address(self, forwarded_for: str) -> str:
         """Return the last hop that is no trusted proxy. Earlier hops may be forged."""
@@ -64,12 +60,3 @@ class TrustedProxies:
         except ValueError:
             return False
         return any(address in network for network in self._networks)
-
-
-def _forwarded_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the `X-Forwarded-*` headers; repeated ones are joined by commas."""
-    found: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name.startswith(b"x-forwarded-"):
-            found[name] = found[name] + b"," + value if name in found else value
-    return found

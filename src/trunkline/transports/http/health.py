@@ -17,6 +17,7 @@ from trunkline.wire import codec
 __all__ = ["Health"]
 
 _ROUTE: Final = re.compile(r"/(livez|readyz)(?:/(\d{1,6}))?", re.ASCII)
+_PREFIXES: Final = ("/livez", "/readyz")
 _METHODS: Final = b"GET, HEAD"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _READY: Final = "ready"
@@ -30,19 +31,21 @@ class Health(Struct, frozen=True):
     store_writable: Callable[[], Awaitable[bool]]
     checks: Callable[[], Awaitable[Mapping[str, bool]]]  # results of the server's own health checks, by name
 
-    async def try_handle(self, request: HttpRequest, route: str) -> bool:
-        """Answer a request for a health route; return False if the route is another one."""
-        match = _ROUTE.fullmatch(route)
-        if match is None:
-            return False
-        if request.scope["method"] not in {"GET", "HEAD"}:
-            await request.refuse_method(_METHODS)
-            return True
+    def matches(self, path: str) -> bool:
+        """Return whether a path is a health route."""
+        return path.startswith(_PREFIXES) and _ROUTE.fullmatch(path) is not None
+
+    async def handle(self, request: HttpRequest) -> None:
+        """Answer a request for a health route."""
+        match = _ROUTE.fullmatch(request.path)
+        if match is None or request.method not in {"GET", "HEAD"}:
+            request.refuse_method(_METHODS)
+            return
         states = self.states()
         worker = None if match[2] is None else int(match[2])
         if worker is not None and worker >= len(states):
-            await request.refuse(404, f"there is no worker {worker}", kind="not_found")
-            return True
+            request.refuse(404, f"there is no worker {worker}", kind="not_found")
+            return
         selected = states if worker is None else [states[worker]]
         healthy, details = (self._alive(selected), {}) if match[1] == "livez" else await self._readiness(selected)
         workers = (
@@ -54,8 +57,7 @@ class Health(Struct, frozen=True):
             }
         )
         body = codec.to_json({"ok": healthy, **details, **workers})
-        await request.respond(200 if healthy else 503, body, JSON_CONTENT_TYPE, _NO_STORE)
-        return True
+        request.respond(200 if healthy else 503, body, JSON_CONTENT_TYPE, _NO_STORE)
 
     def _alive(self, states: Sequence[str]) -> bool:
         return any(state not in _DEAD_STATES for state in states)

@@ -17,7 +17,7 @@ from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrig
 from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder, ForwardOutcome
-from trunkline.transports.http.request import HeaderView, HttpRequest, cancel_and_wait
+from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
 from trunkline.transports.http.session.lookup import HOLDER_LOST
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import codec, sse
@@ -127,9 +127,9 @@ class HttpSseChannel:
 
     async def write_stream(self, request: HttpRequest) -> None:
         """Write queued events until the channel ends or the client disconnects."""
-        disconnected = asyncio.ensure_future(request.wait_disconnected())
+        request.when_disconnected(self._wake.set)
         try:
-            while not disconnected.done():
+            while not request.disconnected:
                 if self._unsent_events:
                     data = b"".join(self._unsent_events)
                     self._unsent_events.clear()
@@ -140,20 +140,18 @@ class HttpSseChannel:
                     await request.end_stream()
                     return
                 else:
-                    await self._wait_for_event(request, disconnected)
+                    await self._wait_for_event(request)
         finally:
+            request.on_disconnect = None
             self.terminate(ChannelClosed("the peer closed the stream"))
-            await cancel_and_wait(disconnected)
 
-    async def _wait_for_event(self, request: HttpRequest, disconnected: "asyncio.Future[Any]") -> None:
+    async def _wait_for_event(self, request: HttpRequest) -> None:
+        """Wait for an event; write a comment if there is none for a while."""
         self._wake.clear()
-        wake = asyncio.ensure_future(self._wake.wait())
-        limit = self._settings.stream_keepalive
         try:
-            done, _ = await asyncio.wait([wake, disconnected], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            wake.cancel()
-        if not done:
+            async with asyncio.timeout(self._settings.stream_keepalive):
+                await self._wake.wait()
+        except TimeoutError:
             await request.write(sse.COMMENT)
 
 
@@ -181,17 +179,17 @@ class HttpSseEndpoint:
 
     async def handle_stream(self, request: HttpRequest) -> None:
         """Open an event stream and write it until it ends."""
-        if request.scope["method"] != "GET":
-            await request.refuse_method(b"GET, OPTIONS")
+        if request.method != "GET":
+            request.refuse_method(b"GET, OPTIONS")
             return
         if (busy := self._guard.check_capacity("streams")) is not None:
-            await request.refuse(503, busy.reason, (b"retry-after", busy.retry_after), kind=busy.kind)
+            request.refuse(503, busy.reason, (b"retry-after", busy.retry_after), kind=busy.kind)
             return
         token = self._new_token()
         channel = HttpSseChannel(request.peer, self._settings)
         channel.open(self._guard.admit(channel, channel.terminate))
         self._channels[token] = (channel, request.principal)
-        root: str = request.scope.get("prefix", "") + request.scope.get("root_path", "")
+        root = request.prefix + request.root_path
         expired = ChannelClosed("the credentials of the stream have expired")
         expiry = (
             None
@@ -215,31 +213,35 @@ class HttpSseEndpoint:
         token = secrets.token_urlsafe(32)
         return token if self._forwarder is None else f"{token}.{self._forwarder.name}"
 
-    async def handle_post(self, request: HttpRequest) -> None:
+    def handle_post(self, request: HttpRequest) -> Handling:
         """Deliver a posted message to its stream, here or in another process. Replies go to the stream."""
-        if request.scope["method"] != "POST":
-            await request.refuse_method(b"POST, OPTIONS")
-            return
-        query: bytes = request.scope.get("query_string", b"")
-        token = parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
+        if request.method != "POST":
+            request.refuse_method(b"POST, OPTIONS")
+            return None
+        token = parse_qs(request.query.decode("latin-1")).get("session_id", [""])[0]
         channel, owner = self._channels.get(token, (None, None))
         holder = token.rpartition(".")[2]
         if channel is not None and owner == request.principal:
-            body = await self._body_reader.read_body(request)
-            if body is not None:
-                await self._deliver(request, channel, body)
-        elif channel is None and self._forwarder is not None and self._forwarder.has_peer(holder):
-            await self._forward(request, self._forwarder, holder, token)
-        else:
-            await self._refuse_unknown_session(request)
+            return self._read_and_deliver(request, channel) if self._body_reader.check_headers(request) else None
+        if channel is None and self._forwarder is not None and self._forwarder.has_peer(holder):
+            forwarder = self._forwarder
+            known = self._body_reader.check_headers(request)
+            return self._forward(request, forwarder, holder, token) if known else None
+        self._refuse_unknown_session(request)
+        return None
 
-    async def _deliver(self, request: HttpRequest, channel: HttpSseChannel, body: bytes) -> None:
+    async def _read_and_deliver(self, request: HttpRequest, channel: HttpSseChannel) -> None:
+        body = await self._body_reader.read_body(request)
+        if body is not None:
+            self._deliver(request, channel, body)
+
+    def _deliver(self, request: HttpRequest, channel: HttpSseChannel, body: bytes) -> None:
         message = codec.decode_strict(body)
-        await request.respond(202)
+        request.respond(202)
         channel.receive(message, MessageOrigin(request.principal, HeaderView(request.headers), channel))
 
-    async def _refuse_unknown_session(self, request: HttpRequest) -> None:
-        await request.refuse(404, "session not found; open a stream first", kind="session_not_found")
+    def _refuse_unknown_session(self, request: HttpRequest) -> None:
+        request.refuse(404, "session not found; open a stream first", kind="session_not_found")
 
     async def _forward(self, request: HttpRequest, forwarder: Forwarder, holder: str, token: str) -> None:
         body = await self._body_reader.read_body(request)
@@ -247,9 +249,9 @@ class HttpSseEndpoint:
             return
         match await forwarder.forward(request, holder, token, body, is_sse_post=True):
             case ForwardOutcome.NOT_HELD:
-                await self._refuse_unknown_session(request)
+                self._refuse_unknown_session(request)
             case ForwardOutcome.LOST:
-                await request.refuse_with_error(500, Interrupted(HOLDER_LOST))
+                request.refuse_with_error(500, Interrupted(HOLDER_LOST))
             case ForwardOutcome.ANSWERED:
                 pass
 
@@ -258,7 +260,7 @@ class HttpSseEndpoint:
         channel, owner = self._channels.get(request.target_id, (None, None))
         if channel is None or not request.belongs_to(owner):
             return False
-        await self._deliver(request, channel, request.received_body)
+        self._deliver(request, channel, request.received_body)
         return True
 
     def close_idle_streams(self) -> None:

@@ -1,27 +1,24 @@
-"""HTTP listener on the running loop, with uvicorn and httptools."""
+"""HTTP listener on the running loop."""
 
-import asyncio
-import contextlib
 import ssl
+from typing import Final
 
-from uvicorn.config import Config
-
-from trunkline.config import Settings
 from trunkline.transports.accept import Acceptor, ConnectionSource, TransportOpener
 from trunkline.transports.addresses import Address
 from trunkline.transports.channel import Listener
-from trunkline.transports.http.app import App
+from trunkline.transports.http.app import HttpApp
 from trunkline.transports.http.authenticator import Authenticator
+from trunkline.transports.http.connection import HttpConnections
 from trunkline.transports.http.forwarding.outbound import Relay
 from trunkline.transports.http.health import Health
 from trunkline.transports.http.session.backend import SessionBackend
-from trunkline.transports.http.uvicorn_protocol import Connections
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets
 from trunkline.transports.tls import ServerTls, TlsOptions
-from trunkline.transports.websocket.uvicorn_protocol import WebSocketConnection
 
 __all__ = ["listen_http"]
+
+_GRACE: Final = 1.0  # seconds for responses in progress when the listener closes
 
 
 async def listen_http(
@@ -43,22 +40,8 @@ async def listen_http(
     it (a supervisor listens), and the sockets only give the address.
     """
 
-    async def guarded() -> ListenerGuard:
-        return guard
-
-    async def nothing() -> None:
-        pass
-
-    app = App(
-        guarded,
-        nothing,
-        path=path,
-        authenticator=authenticator,
-        session_backend=lambda: session_backend,
-        relay=lambda: relay,
-        health=health,
-    )
-    connections = Connections(guard, _uvicorn_config(app, guard.settings))
+    app = HttpApp(guard, path, authenticator, session_backend=session_backend, relay=relay, health=health)
+    connections = HttpConnections(guard, app)
     if opened is None:
         opened = open_sockets(Address("https" if tls else "http", LOOPBACK_ADDRESS, path=path), guard.settings)
     if source is None:
@@ -67,34 +50,10 @@ async def listen_http(
     return _HttpListener(app, TransportOpener(source, connections.make, secured), connections, opened.address)
 
 
-def _uvicorn_config(app: App, settings: Settings) -> Config:
-    """Return uvicorn's configuration, with every feature off that this package implements itself."""
-    config = Config(
-        app,  # pyright: ignore[reportArgumentType] - our ASGI types are less exact
-        loop="none",
-        http="httptools",
-        ws=WebSocketConnection,
-        ws_max_size=settings.ws_message_size_limit,
-        ws_ping_interval=None,
-        ws_ping_timeout=None,
-        ws_per_message_deflate=False,
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=settings.idle_timeout,  # pyright: ignore[reportArgumentType] - uvicorn only adds it to a time
-    )
-    config.load()
-    return config
-
-
 class _HttpListener:
     """Listener that owns the application and its connections."""
 
-    def __init__(self, app: App, opener: TransportOpener, connections: Connections, address: str) -> None:
+    def __init__(self, app: HttpApp, opener: TransportOpener, connections: HttpConnections, address: str) -> None:
         self._app = app
         self._opener = opener
         self._connections = connections
@@ -113,13 +72,6 @@ class _HttpListener:
     async def wait_closed(self) -> None:
         """Close the application and its connections. Responses in progress get one second to finish; idle connections
         none."""
-        await self._app.aclose()
-        state = self._connections.state
-        for connection in list(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            await asyncio.wait(list(state.tasks), timeout=1.0)
-        for connection in list(state.connections):
-            with contextlib.suppress(AttributeError):
-                connection.transport.abort()  # pyright: ignore[reportOptionalMemberAccess]
-        self._connections.close()
+        self._app.stop_admitting()
+        self._app.close()
+        await self._connections.shut_down(_GRACE)

@@ -4,8 +4,8 @@ All requests share one channel. Clients choose request ids independently, so the
 id while it is in progress. A client that disconnects cancels its request.
 """
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
@@ -16,7 +16,7 @@ from trunkline.errors import UnsupportedVersion
 from trunkline.protocol.envelope import InvalidEnvelope
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
-from trunkline.transports.http.request import HeaderView, HttpRequest, cancel_and_wait
+from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
 from trunkline.transports.http.respond import Responder, refuse_malformed
 from trunkline.transports.http.session.channel import Exchange, missing_scopes
 from trunkline.transports.http.session.event_store import MemoryEventStore
@@ -175,18 +175,19 @@ class ModernEndpoint:
         self._responder = Responder(guard.settings, guard.clock)
         self._channel: ModernChannel | None = None
 
-    async def handle(self, request: HttpRequest, message: Incoming) -> None:
+    def handle(self, request: HttpRequest, message: Incoming) -> Handling:
         """Answer one posted message."""
         match message:
             case Request():
-                await self._handle_request(request, message)
+                return self._handle_request(request, message)
             case Notification():
                 # Nothing to do: a client can only cancel its own request, and does so by disconnecting.
-                await request.respond(202)
+                request.respond(202)
             case Malformed():
-                await refuse_malformed(request, message)
+                refuse_malformed(request, message)
             case _:
-                await request.refuse(400, "post one request or notification at a time")
+                request.refuse(400, "post one request or notification at a time")
+        return None
 
     def _refusal_reason(self) -> str | None:
         """Return why no more requests are accepted now; None if they are."""
@@ -197,35 +198,47 @@ class ModernEndpoint:
             return f"{limit} requests are in progress, which is the limit (max_connections); try again later"
         return None
 
-    async def _handle_request(self, request: HttpRequest, message: Request) -> None:
+    def _handle_request(self, request: HttpRequest, message: Request) -> Handling:
         if (reason := self._refusal_reason()) is not None:
-            await self._refuse_unavailable(request, message, reason)
-            return
+            retry = (b"retry-after", b"1")
+            request.refuse(503, reason, retry, kind="temporarily_unavailable", request_id=message.id)
+            return None
         channel = self._channel
         if channel is None or channel.closed:
             channel = self._channel = ModernChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
         exchange = channel.begin_exchange(message, MessageOrigin(request.principal, HeaderView(request.headers)))
+        if exchange.decided:
+            return self._respond(request, channel, exchange)
+        request.when_disconnected(partial(self._cancel, channel, exchange))
+        request.when_half_closed(exchange.begin_response)
+        self._responder.when_decided(exchange, partial(self._respond_later, request, channel, exchange))
+        return None
+
+    def _respond(self, request: HttpRequest, channel: ModernChannel, exchange: Exchange) -> Handling:
+        """Answer a request that is decided."""
+        if exchange.stream is not None:
+            return self._write_stream(request, channel, exchange)
+        return self._responder.respond(request, exchange)
+
+    def _respond_later(self, request: HttpRequest, channel: ModernChannel, exchange: Exchange) -> None:
+        request.on_disconnect = None
+        if exchange.stream is not None:
+            request.run(self._write_stream(request, channel, exchange))
+        else:
+            self._respond(request, channel, exchange)
+
+    def _cancel(self, channel: ModernChannel, exchange: Exchange) -> None:
+        """Cancel a request whose client has disconnected."""
+        self._responder.forget(exchange)
+        channel.cancel_exchange(exchange)
+
+    async def _write_stream(self, request: HttpRequest, channel: ModernChannel, exchange: Exchange) -> None:
+        """Write the event stream of a request. A client that disconnects cancels the request."""
         try:
-            if not exchange.decided:
-                await self._wait_decided(request, exchange)
-            if exchange.response is not None or exchange.stream is not None or channel.closed:
-                await self._responder.respond(request, exchange)
+            await self._responder.write_stream(request, exchange.open_stream())
         finally:
             channel.cancel_exchange(exchange)
-
-    async def _refuse_unavailable(self, request: HttpRequest, message: Request, reason: str) -> None:
-        await request.refuse(503, reason, (b"retry-after", b"1"), kind="temporarily_unavailable", request_id=message.id)
-
-    async def _wait_decided(self, request: HttpRequest, exchange: Exchange) -> None:
-        """Wait until the response is decided, or the client has disconnected."""
-        disconnected, decision = asyncio.ensure_future(request.wait_disconnected()), exchange.decision()
-        disconnected.add_done_callback(lambda _: decision.done() or decision.set_result(None))
-        request.when_half_closed(exchange.begin_response)
-        try:
-            await self._responder.wait_decided(exchange)
-        finally:
-            await cancel_and_wait(disconnected)
 
     def close(self, reason: str) -> None:
         """Interrupt the requests in progress."""

@@ -8,9 +8,9 @@ from typing import Final
 
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.channel import ChannelClosed
-from trunkline.transports.http.request import HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
 from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
-from trunkline.transports.http.session.channel import HttpChannel
+from trunkline.transports.http.session.channel import Exchange, HttpChannel
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire.messages import Incoming, Malformed, Request
 
@@ -29,19 +29,19 @@ class NoSessionEndpoint:
         self._responder = Responder(guard.settings, guard.clock)
         self._channels: dict[HttpChannel, None] = {}
 
-    async def handle(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest) -> None:
         """Refuse every method but POST: there are no streams and no sessions."""
-        await request.refuse_method(_METHODS)
+        request.refuse_method(_METHODS)
 
-    async def handle_post(self, request: HttpRequest, message: Incoming, body: bytes) -> None:  # noqa: ARG002
+    def handle_post(self, request: HttpRequest, message: Incoming, body: bytes) -> Handling:  # noqa: ARG002
         """Answer a posted message. `body` is unused: no other process could answer it better."""
-        if not await check_version(request, message):
-            return
+        if not check_version(request, message):
+            return None
         if isinstance(message, Malformed):
-            await refuse_malformed(request, message)
+            refuse_malformed(request, message)
         elif len(self._channels) >= self._settings.max_sessions or self._guard.closing:
             limit = f"{self._settings.max_sessions} requests are in progress, which is the limit (max_sessions)"
-            await request.refuse(503, f"{limit}; try again later", (b"retry-after", b"1"), kind="too_many_sessions")
+            request.refuse(503, f"{limit}; try again later", (b"retry-after", b"1"), kind="too_many_sessions")
         else:
             is_initialize = isinstance(message, Request) and message.method == "initialize"
             channel = self._open_channel(
@@ -52,8 +52,16 @@ class NoSessionEndpoint:
                 exchange.on_finished = lambda: self._end_channel(channel)
             else:
                 self._end_channel(channel)
-            await self._responder.wait_decided(exchange)
-            await self._responder.respond(request, exchange)
+            if not exchange.request_ids or exchange.decided:
+                return self._responder.respond(request, exchange)
+            self._responder.when_decided(exchange, lambda: self._respond_later(request, exchange))
+        return None
+
+    def _respond_later(self, request: HttpRequest, exchange: Exchange) -> None:
+        if exchange.stream is not None:
+            request.run(self._responder.write_stream(request, exchange.stream))
+        else:
+            self._responder.respond(request, exchange)
 
     def _open_channel(self, request: HttpRequest, revision: str | None) -> HttpChannel:
         channel = HttpChannel(request.peer, self._settings, revision=revision)

@@ -1,9 +1,9 @@
-"""One HTTP request as ASGI delivers it, and the methods that respond to it."""
+"""One HTTP request and the methods that respond to it, whether it comes from our own connection or from ASGI."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from trunkline.errors import ProtocolError
 from trunkline.transports.addresses import format_host_port
@@ -11,43 +11,39 @@ from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
 
 __all__ = [
-    "HALF_CLOSED_EXTENSION",
     "JSON_CONTENT_TYPE",
-    "RESPOND_EXTENSION",
-    "WRITE_EXTENSION",
+    "UNIX_CLIENT",
     "BodyTooLarge",
+    "DetachedTransport",
     "Disconnected",
+    "Handling",
     "HeaderView",
     "Headers",
     "HttpRequest",
     "Receive",
+    "ResponseWriter",
     "Scope",
     "Send",
-    "cancel_and_wait",
     "insufficient_scope_challenge",
+    "run_detached",
 ]
 
-Scope = dict[str, Any]
+Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
+Handling = Awaitable[None] | None
+"""Result of a handler: None if it has responded or will do so in a callback, otherwise an awaitable that responds."""
 
-RESPOND_EXTENSION: Final = "trunkline.answer"
-"""ASGI extension of the built-in listener: writes a whole response that is no error in one call."""
-WRITE_EXTENSION: Final = "trunkline.more"
-"""ASGI extension of the built-in listener: writes one more chunk of a stream without waiting."""
-
-HALF_CLOSED_EXTENSION: Final = "trunkline.half_closed"
-"""ASGI extension of the built-in listener: registers a callback for the peer closing its sending side."""
+UNIX_CLIENT: Final = ("unix", 0)
+"""Address of a client that is connected through a Unix socket."""
 
 JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
-_FIRST_ERROR_STATUS: Final = 400  # the lowest status of an error
-_NO_EXTENSIONS: Final[dict[str, Any]] = {}
-_SSE_HEADERS: Final[Headers] = [
+_SSE_HEADERS: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),  # a buffering proxy would hold back events
-]
+)
 
 
 class BodyTooLarge(Exception):
@@ -58,42 +54,136 @@ class Disconnected(Exception):
     """The peer disconnected before the request was complete."""
 
 
+class ResponseWriter(Protocol):
+    """The source of requests: reads their bodies and writes their responses.
+
+    A response to a request whose peer has disconnected is dropped.
+    """
+
+    def respond(self, request: "HttpRequest", status: int, headers: Headers, body: bytes) -> None:
+        """Write a whole response, with its Content-Length."""
+        ...
+
+    async def begin(self, request: "HttpRequest", status: int, headers: Headers) -> None:
+        """Begin a response whose body follows in chunks."""
+        ...
+
+    async def write(self, request: "HttpRequest", data: bytes) -> None:
+        """Write a chunk, waiting while the peer reads too slowly."""
+        ...
+
+    def write_nowait(self, request: "HttpRequest", data: bytes) -> bool:
+        """Write a chunk at once; return False if that is not possible now."""
+        ...
+
+    async def end(self, request: "HttpRequest") -> None:
+        """End a response that was sent in chunks."""
+        ...
+
+    async def read_body(self, request: "HttpRequest", limit: int) -> bytes:
+        """Return the whole body. Raise `BodyTooLarge` as soon as it exceeds the limit, and `Disconnected`."""
+        ...
+
+    def run(self, request: "HttpRequest", work: Coroutine[Any, Any, None]) -> None:
+        """Run the rest of a request's handling. An exception that it raises is this request's alone."""
+        ...
+
+    def is_open(self, request: "HttpRequest") -> bool:
+        """Return whether a response can still reach the peer."""
+        ...
+
+    def detach(self, request: "HttpRequest") -> "DetachedTransport":
+        """Give up the open connection of a request, for another protocol."""
+        ...
+
+    def watch_disconnect(self, request: "HttpRequest") -> None:
+        """Call `on_disconnect` of the request when the peer disconnects."""
+        ...
+
+    def watch_half_close(self, request: "HttpRequest", callback: Callable[[], object]) -> None:
+        """Call a callback once the peer has closed its sending side, if the source can tell."""
+        ...
+
+
+class DetachedTransport(NamedTuple):
+    """A connection that another protocol takes over."""
+
+    transport: asyncio.Transport
+    rest: bytes  # received after the request
+    on_closed: Callable[[], None]  # must be called when the transport is lost
+
+
 class HttpRequest:
     """An HTTP request, its authenticated principal, and the way to respond to it."""
 
     __slots__ = (
-        "_send",
+        "_writer",
         "auth_expires_at",
+        "body",
+        "client",
+        "disconnected",
         "extra_headers",
         "headers",
+        "method",
+        "on_disconnect",
+        "path",
+        "prefix",
         "principal",
-        "receive",
+        "proxied",
+        "query",
+        "repeated",
+        "root_path",
+        "scheme",
         "scope",
         "scope_challenge",
+        "server",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        writer: ResponseWriter,
+        method: str,
+        path: str,
+        headers: dict[bytes, bytes],
+        *,
+        query: bytes = b"",
+        repeated: Sequence[bytes] = (),
+        body: bytes | None = None,
+        scheme: str = "http",
+        client: tuple[str, int] | None = None,
+        server: tuple[str, int | None] | None = None,
+        root_path: str = "",
+        scope: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`path` is the decoded path within the application. `scope` is the ASGI scope, if there is one."""
+        self._writer = writer
+        self.method = method
+        self.path = path if path == "/" else path.rstrip("/") or "/"
+        self.query = query
+        self.headers = headers  # by lower-case name; repeated headers are joined by commas
+        self.repeated = repeated  # names of headers that occur more than once
+        self.body = body  # None until the whole body has arrived
+        self.scheme = scheme
+        self.client = client
+        self.server = server
+        self.root_path = root_path  # the path that the application is mounted at
         self.scope = scope
-        self.receive = receive
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        if len(self.headers) < len(scope["headers"]) and b"accept" in self.headers:  # RFC 9110, 5.3: it may be split
-            self.headers[b"accept"] = b", ".join(value for name, value in scope["headers"] if name == b"accept")
-        self.extra_headers: Headers = []  # added to every response
+        self.prefix = ""  # the path prefix that a trusted proxy has stripped
+        self.proxied = False  # whether a trusted proxy has forwarded the request
         self.principal: Any = None
         self.auth_expires_at: float | None = None  # by the guard's clock
         self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = insufficient_scope_challenge
-        self._send = send
+        self.extra_headers: Headers = ()  # added to every response
+        self.disconnected = False
+        self.on_disconnect: Callable[[], object] | None = None
 
-    async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
-        """Send a whole response, in one write where the listener supports it."""
-        all_headers = [*headers, *self.extra_headers, (b"content-length", b"%d" % len(body))]
-        respond_at_once: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(RESPOND_EXTENSION)
-        if respond_at_once is not None and status < _FIRST_ERROR_STATUS and respond_at_once(status, all_headers, body):
-            return
-        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
-        await self._send({"type": "http.response.body", "body": body})
+    # --- responding -------------------------------------------------------------------------------
 
-    async def refuse(
+    def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
+        """Send a whole response."""
+        self._writer.respond(self, status, (*headers, *self.extra_headers) if self.extra_headers else headers, body)
+
+    def refuse(
         self,
         status: int,
         reason: str,
@@ -107,35 +197,38 @@ class HttpRequest:
         data: dict[str, Any] = {"kind": kind}
         if (seconds := dict(headers).get(b"retry-after")) is not None:
             data["retryAfterMs"] = int(seconds) * 1000
-        await self.refuse_with_error(status, ProtocolError.rebuilt(reason, code, data), *headers, request_id=request_id)
+        self.refuse_with_error(status, ProtocolError.rebuilt(reason, code, data), *headers, request_id=request_id)
 
-    async def refuse_with_error(
+    def refuse_with_error(
         self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], request_id: RequestId | None = None
     ) -> None:
         """Send an error response whose body is the given error."""
         error_object = {"code": error.code, "message": error.message, "data": error.data}
         identified = {} if request_id is None else {"id": request_id}
-        await self.respond(
+        self.respond(
             status, codec.to_json({"jsonrpc": "2.0", **identified, "error": error_object}), JSON_CONTENT_TYPE, *headers
         )
 
-    async def refuse_method(self, allowed: bytes) -> None:
+    def refuse_method(self, allowed: bytes) -> None:
         """Respond 405 with the methods that are allowed."""
-        await self.refuse_with_error(
+        self.refuse_with_error(
             405, ProtocolError.rebuilt(f"method not allowed: use {allowed.decode()}", -32600), (b"allow", allowed)
         )
 
-    @property
-    def peer(self) -> str:
-        """The client's address and port; empty if unknown."""
-        client = self.scope.get("client")
-        return format_host_port(client[0], client[1]) if client else ""
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Continue to handle this request in a coroutine, from a callback that cannot wait for it."""
+        self._writer.run(self, work)
 
     @property
-    def client_host(self) -> str:
-        """The client's address without its port; behind a trusted proxy, the address that the proxy reports."""
-        client = self.scope.get("client")
-        return client[0] if client else ""
+    def is_open(self) -> bool:
+        """Whether a response can still reach the peer."""
+        return self._writer.is_open(self)
+
+    def detach(self) -> DetachedTransport:
+        """Give up the open connection of this request, for another protocol."""
+        return self._writer.detach(self)
+
+    # --- streaming --------------------------------------------------------------------------------
 
     async def begin_stream(self) -> None:
         """Start the response with the headers of an event stream."""
@@ -143,17 +236,19 @@ class HttpRequest:
 
     async def begin_response(self, status: int, headers: Headers) -> None:
         """Start a response whose body follows in chunks."""
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra_headers]})
-
-    @property
-    def write_nowait(self) -> Callable[[bytes], bool] | None:
-        """A function that writes a chunk at once and returns False if the peer reads too slowly. None unless the
-        built-in listener serves the request."""
-        return (self.scope.get("extensions") or _NO_EXTENSIONS).get(WRITE_EXTENSION)
+        await self._writer.begin(self, status, (*headers, *self.extra_headers))
 
     async def write(self, data: bytes) -> None:
         """Write a chunk of a stream, waiting while the peer reads too slowly."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._writer.write(self, data)
+
+    def write_nowait(self, data: bytes) -> bool:
+        """Write a chunk of a stream at once; return False if the peer reads too slowly, or the source has to wait."""
+        return self._writer.write_nowait(self, data)
+
+    async def end_stream(self) -> None:
+        """End a stream."""
+        await self._writer.end(self)
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -161,37 +256,55 @@ class HttpRequest:
         Always 0 for a direct connection, where TCP acknowledgements are invisible."""
         return 0
 
-    async def end_stream(self) -> None:
-        """End a stream."""
-        await self._send({"type": "http.response.body", "body": b""})
+    # --- the peer ---------------------------------------------------------------------------------
 
-    async def wait_disconnected(self) -> None:
-        """Wait until the peer has disconnected."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+    def when_disconnected(self, callback: Callable[[], object]) -> None:
+        """Call a callback when the peer disconnects before the response is complete; at once if it already has."""
+        if self.disconnected:
+            callback()
+        else:
+            self.on_disconnect = callback
+            self._writer.watch_disconnect(self)
+
+    def set_disconnected(self) -> None:
+        """Note that the peer has disconnected. The source calls this, at most once."""
+        self.disconnected = True
+        callback, self.on_disconnect = self.on_disconnect, None
+        if callback is not None:
+            callback()
 
     def when_half_closed(self, callback: Callable[[], object]) -> None:
         """Call a callback once the peer has closed its sending side: it may be gone, or still be reading. Only a later
-        write tells which. Does nothing unless the built-in listener serves the request."""
-        register: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(HALF_CLOSED_EXTENSION)
-        if register is not None:
-            register(callback)
+        write tells which. ASGI does not report it."""
+        self._writer.watch_half_close(self, callback)
+
+    @property
+    def peer(self) -> str:
+        """The client's address and port; empty if unknown."""
+        return format_host_port(*self.client) if self.client else ""
+
+    @property
+    def client_host(self) -> str:
+        """The client's address without its port; behind a trusted proxy, the address that the proxy reports."""
+        return self.client[0] if self.client else ""
 
     async def read_body(self, limit: int) -> bytes:
         """Return the whole body. Raise `BodyTooLarge` as soon as it exceeds the limit, and `Disconnected`."""
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            piece: bytes = message.get("body", b"")
-            size += len(piece)
-            if size > limit:
-                raise BodyTooLarge
-            if not message.get("more_body"):
-                return b"".join((*pieces, piece)) if pieces else piece
-            pieces.append(piece)
+        if self.body is None:
+            self.body = await self._writer.read_body(self, limit)
+        elif len(self.body) > limit:
+            raise BodyTooLarge
+        return self.body
+
+
+_detached: set[asyncio.Task[None]] = set()
+
+
+def run_detached(work: Coroutine[Any, Any, None]) -> None:
+    """Run the end of a handling whose peer has left: it writes nothing, and frees what it holds."""
+    task = asyncio.get_running_loop().create_task(work)
+    _detached.add(task)
+    task.add_done_callback(_detached.discard)
 
 
 class HeaderView(Mapping[str, str]):
@@ -215,18 +328,6 @@ class HeaderView(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._raw)
-
-
-async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait for its end.
-
-    Awaiting the task itself would raise its error here, and the traceback of that error would keep the request alive
-    until the garbage collector runs.
-    """
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()
 
 
 def insufficient_scope_challenge(scopes: Sequence[str]) -> tuple[bytes, bytes]:

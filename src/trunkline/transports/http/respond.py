@@ -13,7 +13,7 @@ from trunkline.config import Settings
 from trunkline.errors import Interrupted, InvalidRequest, UnsupportedVersion
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.revisions import HANDSHAKE, SUPPORTED_VERSIONS, Revision
-from trunkline.transports.http.request import JSON_CONTENT_TYPE, HttpRequest, cancel_and_wait
+from trunkline.transports.http.request import JSON_CONTENT_TYPE, Handling, HttpRequest
 from trunkline.transports.http.session.channel import Exchange
 from trunkline.transports.http.session.event_store import format_event_id
 from trunkline.transports.http.session.streams import Stream
@@ -45,37 +45,35 @@ class Responder:
         self._keepalive_interval = settings.stream_keepalive
         self._decision_timeouts = DecisionTimeouts(settings.stream_keepalive)
 
-    async def wait_decided(self, exchange: Exchange) -> None:
-        """Wait until it is decided how an exchange is answered. After `stream_keepalive` seconds it becomes an event
-        stream, so that proxies see bytes before their own timeouts."""
-        if exchange.request_ids and not exchange.decided:
-            self._decision_timeouts.add(exchange)
-            try:
-                await exchange.decision()
-            except BaseException:
-                exchange.detach()
-                raise
-            finally:
-                self._decision_timeouts.discard(exchange)
+    def when_decided(self, exchange: Exchange, callback: Callable[[], None]) -> None:
+        """Call a callback once it is decided how an exchange is answered. After `stream_keepalive` seconds it becomes
+        an event stream, so that proxies see bytes before their own timeouts."""
 
-    async def respond(self, request: HttpRequest, exchange: Exchange) -> None:
+        def on_decided() -> None:
+            self._decision_timeouts.discard(exchange)
+            callback()
+
+        exchange.on_decided = on_decided
+        self._decision_timeouts.add(exchange)
+
+    def forget(self, exchange: Exchange) -> None:
+        """Do not call the callback of an exchange any more: no client waits for the response."""
+        exchange.on_decided = None
+        self._decision_timeouts.discard(exchange)
+
+    def respond(self, request: HttpRequest, exchange: Exchange) -> Handling:
         """Answer the POST of an exchange that is decided."""
         if exchange.stream is not None:
-            await self.write_stream(request, exchange.stream)
-        elif exchange.response is not None:
-            await self._respond_json(request, exchange, exchange.response)
+            return self.write_stream(request, exchange.stream)
+        if exchange.response is not None:
+            _respond_json(request, exchange, exchange.response)
         elif exchange.request_ids and not exchange.cancelled_ids:
-            await respond_interrupted(request, exchange.request_ids, "the session has ended")
+            respond_interrupted(request, exchange.request_ids, "the session has ended")
         elif exchange.malformed_ids and not exchange.request_ids:
-            await request.refuse(400, "the message could not be parsed", kind=InvalidRequest.kind)
+            request.refuse(400, "the message could not be parsed", kind=InvalidRequest.kind)
         else:
-            await request.respond(202)
-
-    async def _respond_json(self, request: HttpRequest, exchange: Exchange, answer: bytes) -> None:
-        if exchange.missing_scopes is not None:
-            await request.respond(403, answer, JSON_CONTENT_TYPE, request.scope_challenge(exchange.missing_scopes))
-        else:
-            await request.respond(exchange.status if exchange.request_ids else 400, answer, JSON_CONTENT_TYPE)
+            request.respond(202)
+        return None
 
     async def write_stream(self, request: HttpRequest, stream: Stream, after: int | None = None) -> None:
         """Write a stream until it ends, the peer disconnects, another reader takes over, or the credentials expire.
@@ -97,18 +95,17 @@ class Responder:
         except BaseException:
             stream.detach_reader(reader)
             raise
-        disconnected = asyncio.ensure_future(request.wait_disconnected())
-        disconnected.add_done_callback(lambda _: stream.wake_reader())
+        request.when_disconnected(stream.wake_reader)
         keepalive = SseKeepalive(self._keepalive_interval, stream.wake_reader)
         expiry = (
             None
             if request.auth_expires_at is None
             else self._clock.call_at(request.auth_expires_at, lambda: stream.detach_reader(reader))
         )
-        if (write_nowait := request.write_nowait) is not None and stream.is_current_reader(reader):
-            stream.push = keepalive.wrap_write(write_nowait)
+        if stream.is_current_reader(reader):
+            stream.push = keepalive.wrap_write(request.write_nowait)
         try:
-            while stream.is_current_reader(reader) and not disconnected.done():
+            while stream.is_current_reader(reader) and not request.disconnected:
                 if data := stream.take():
                     await request.write(data)
                     stream.confirm_written()
@@ -120,7 +117,7 @@ class Responder:
                     keepalive.reset()
                 else:
                     await stream.wait_for_change()
-            if not disconnected.done():
+            if not request.disconnected:
                 await request.end_stream()
         finally:
             keepalive.stop()
@@ -128,7 +125,7 @@ class Responder:
                 expiry.cancel()
             stream.rewind(reader, request.unacknowledged_bytes)
             stream.detach_reader(reader)
-            await cancel_and_wait(disconnected)
+            request.on_disconnect = None
 
 
 class DecisionTimeouts:
@@ -212,9 +209,14 @@ class SseKeepalive:
         self._timer.cancel()
 
 
-async def respond_interrupted(
-    request: HttpRequest, ids: Sequence[RequestId], reason: str, *, batch: bool = False
-) -> None:
+def _respond_json(request: HttpRequest, exchange: Exchange, response: bytes) -> None:
+    if exchange.missing_scopes is not None:
+        request.respond(403, response, JSON_CONTENT_TYPE, request.scope_challenge(exchange.missing_scopes))
+    else:
+        request.respond(exchange.status if exchange.request_ids else 400, response, JSON_CONTENT_TYPE)
+
+
+def respond_interrupted(request: HttpRequest, ids: Sequence[RequestId], reason: str, *, batch: bool = False) -> None:
     """Answer requests whose handlers may have started but whose results will not arrive.
 
     The status is 200, as for any JSON-RPC error: some proxies repeat a POST that got 502, 503 or 504, and MCP clients
@@ -223,28 +225,26 @@ async def respond_interrupted(
     error = error_object(Interrupted(reason), Revision.V2026_07_28)
     replies = [ErrorResponse(ident, error) for ident in ids]
     body = codec.encode(replies if batch or len(replies) > 1 else replies[0])
-    await request.respond(200, body, JSON_CONTENT_TYPE)
+    request.respond(200, body, JSON_CONTENT_TYPE)
 
 
-async def refuse_not_acceptable(request: HttpRequest) -> None:
+def refuse_not_acceptable(request: HttpRequest) -> None:
     """Respond 406: a client must accept both JSON and event streams."""
-    await request.refuse(406, _ACCEPT_BOTH_REQUIRED, kind="media_type_not_acceptable")
+    request.refuse(406, _ACCEPT_BOTH_REQUIRED, kind="media_type_not_acceptable")
 
 
-async def check_version(request: HttpRequest, message: Incoming | None = None) -> bool:
+def check_version(request: HttpRequest, message: Incoming | None = None) -> bool:
     """Return whether the version header is absent or names a revision of the handshake era; refuse the request
     otherwise."""
     version = request.headers.get(VERSION_HEADER)
     if version is None or version in _HANDSHAKE_VERSIONS:
         return True
     about = message.id if isinstance(message, Request | Malformed) else None
-    await request.refuse_with_error(
-        400, UnsupportedVersion(version.decode("latin-1"), SUPPORTED_VERSIONS), request_id=about
-    )
+    request.refuse_with_error(400, UnsupportedVersion(version.decode("latin-1"), SUPPORTED_VERSIONS), request_id=about)
     return False
 
 
-async def refuse_malformed(request: HttpRequest, message: Malformed) -> None:
+def refuse_malformed(request: HttpRequest, message: Malformed) -> None:
     """Respond 400 to a body that is no valid message."""
     kind = _KIND_BY_CODE.get(message.code, "invalid_request")
-    await request.refuse(400, message.why, code=message.code, kind=kind, request_id=message.id)
+    request.refuse(400, message.why, code=message.code, kind=kind, request_id=message.id)

@@ -24,6 +24,7 @@ from trunkline.auth import (
 from trunkline.auth.challenge import Challenge, parse_challenges
 from trunkline.auth.server.token_cache import TokenCache
 from trunkline.errors import ConfigError
+from trunkline.transports.http.asgi import make_request
 from trunkline.transports.http.authenticator import Admitted
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -126,8 +127,9 @@ async def test_other_scheme_counts_as_no_token() -> None:
 @pytest.mark.row("AUT-22")
 async def test_token_in_url_is_refused() -> None:
     gate = static().within("/")
-    scope: dict[str, Any] = {"headers": [], "path": "/", "query_string": b"access_token=known"}
-    turned: Any = gate.authenticate(scope, {b"host": b"localhost", b"authorization": b"Bearer known"}, "/")
+    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer known")]
+    scope: dict[str, Any] = {"headers": headers, "path": "/", "query_string": b"access_token=known"}
+    turned: Any = gate.authenticate(make_request(None, scope, method="POST"), "/")
     assert (turned.status, turned.kind) == (400, "invalid_request")
 
 
@@ -230,19 +232,17 @@ async def test_token_is_cached_per_audience() -> None:
 async def test_cached_token_is_authenticated_synchronously() -> None:
     async with running_issuer() as issuer:
         gate = signed(issuer).within("/")
-        headers = {b"host": b"localhost:1", b"authorization": bearer(issuer.token()).encode()}
         scope: dict[str, Any] = {
-            "headers": list(headers.items()),
+            "headers": [(b"host", b"localhost:1"), (b"authorization", bearer(issuer.token()).encode())],
             "path": "/",
             "scheme": "http",
             "server": ("127.0.0.1", 1),
         }
-        first: Any = gate.authenticate(scope, headers, "/")
+        asked = make_request(None, scope, method="POST")
+        first: Any = gate.authenticate(asked, "/")
         assert isinstance(first, Awaitable)
         admitted = await first
-        assert (
-            gate.authenticate(scope, headers, "/") == admitted == Admitted(Principal("ada", issuer=issuer.url), 3630.0)
-        )
+        assert gate.authenticate(asked, "/") == admitted == Admitted(Principal("ada", issuer=issuer.url), 3630.0)
 
 
 async def test_key_rotation_invalidates_cache() -> None:

@@ -13,12 +13,26 @@ from trunkline.auth.server.authorization_header import (
     parse_authorization,
 )
 from trunkline.auth.server.resource_url import location_from_public_url, location_from_request, metadata_paths
+from trunkline.transports.http.asgi import make_request
+from trunkline.transports.http.request import HttpRequest
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
+def asked(host: str, scope: dict[str, Any]) -> HttpRequest:
+    """A request to a host, as an ASGI server passes it on."""
+    return make_request(None, {"path": "/mcp", "headers": [(b"host", host.encode())], **scope}, method="POST")
+
+
+def forwarded(host: str, scope: dict[str, Any], prefix: str | None = None) -> HttpRequest:
+    """The same through a trusted proxy."""
+    request = asked(host, scope)
+    request.proxied, request.prefix = True, prefix or ""
+    return request
+
+
 def came(host: str = "notes.example.com", **scope: Any) -> tuple[str, str]:
-    place = location_from_request({"scheme": "https", **scope}, {b"host": host.encode()}, "/mcp")
+    place = location_from_request(asked(host, {"scheme": "https", **scope}), "/mcp")
     return place.resource, place.metadata_url
 
 
@@ -47,14 +61,14 @@ def test_location_is_derived_from_request(host: str, scope: dict[str, Any], base
 @pytest.mark.parametrize("scheme", ["http", "https", "ws"])
 @pytest.mark.parametrize("prefix", [None, "/tenant"])
 def test_forwarded_request_contributes_its_host_only(host: str, scheme: str, prefix: str | None) -> None:
-    scope = {"scheme": scheme, "server": ("10.0.0.1", 8000), "root_path": "/b", "prefix": prefix, "proxied": True}
-    place = location_from_request(scope, {b"host": host.encode()}, "/mcp")
+    scope = {"scheme": scheme, "server": ("10.0.0.1", 8000), "root_path": "/b"}
+    place = location_from_request(forwarded(host, scope, prefix), "/mcp")
     assert place.audiences == {"https://notes.example.com/b/mcp", "https://notes.example.com/b/mcp/"}
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1", "[::1]", "[::1]:443"])
 def test_forwarded_loopback_name_accepts_no_token(host: str) -> None:
-    place = location_from_request({"scheme": "https", "proxied": True}, {b"host": host.encode()}, "/mcp")
+    place = location_from_request(forwarded(host, {"scheme": "https"}), "/mcp")
     assert place.audiences == frozenset()
 
 

@@ -10,7 +10,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Server
 from trunkline.clock import Clock, LoopClock
-from trunkline.transports.http.app import App
+from trunkline.transports.http.asgi import App
 from trunkline.transports.http.authenticator import Authenticator, CallbackAuthenticator
 from trunkline.transports.http.request import Scope
 from trunkline.transports.http.session.endpoint import SessionEndpoint

@@ -5,49 +5,53 @@ from typing import Any
 import pytest
 
 from trunkline.errors import ConfigError
+from trunkline.transports.http.asgi import make_request
 from trunkline.transports.http.forwarded_headers import TrustedProxies
+from trunkline.transports.http.request import HttpRequest
 
 
-def scope(client: str | None = "10.0.0.7", **headers: str) -> dict[str, Any]:
+def asked(client: str | None = "10.0.0.7", *more: tuple[bytes, bytes], **headers: str) -> HttpRequest:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return {"client": None if client is None else (client, 5), "scheme": "http", "root_path": "", "headers": raw}
+    scope = {"client": None if client is None else (client, 5), "scheme": "http", "path": "/", "headers": [*raw, *more]}
+    return make_request(None, scope, method="POST")
+
+
+def seen(proxies: list[str], request: HttpRequest) -> tuple[Any, ...]:
+    """What counts of a request: who it came from, its scheme and prefix, and whether a proxy has forwarded it."""
+    TrustedProxies(proxies).resolve(request)
+    return request.client, request.scheme, request.prefix, request.proxied
 
 
 def test_headers_from_untrusted_peers_are_ignored() -> None:
-    asked = scope("192.0.2.1", x_forwarded_for="1.2.3.4", x_forwarded_proto="https", x_forwarded_prefix="/evil")
-    assert TrustedProxies(["10.0.0.0/8"]).resolve_scope(asked) is asked
-    assert TrustedProxies([]).resolve_scope(asked) is asked
+    request = asked("192.0.2.1", x_forwarded_for="1.2.3.4", x_forwarded_proto="https", x_forwarded_prefix="/evil")
+    assert seen(["10.0.0.0/8"], request) == (("192.0.2.1", 5), "http", "", False)
+    assert seen([], request) == (("192.0.2.1", 5), "http", "", False)
 
 
 def test_caller_without_address_is_not_trusted() -> None:
-    asked = scope("/run/a.sock", x_forwarded_for="1.2.3.4")
-    assert TrustedProxies(["0.0.0.0/0", "unix"]).resolve_scope(asked) is asked
+    request = asked("/run/a.sock", x_forwarded_for="1.2.3.4")
+    assert seen(["0.0.0.0/0", "unix"], request) == (("/run/a.sock", 5), "http", "", False)
 
 
 def test_peer_of_unix_socket_has_a_name() -> None:
-    seen = TrustedProxies(["0.0.0.0/0"]).resolve_scope(
-        scope(None, x_forwarded_for="1.2.3.4", x_forwarded_proto="https")
-    )
-    assert (seen["client"], seen["scheme"]) == (("unix", 0), "http")
+    request = asked(None, x_forwarded_for="1.2.3.4", x_forwarded_proto="https")
+    assert seen(["0.0.0.0/0"], request) == (("unix", 0), "http", "", False)
 
 
-def test_scope_that_names_no_client_is_unchanged() -> None:
-    asked = {name: value for name, value in scope().items() if name != "client"}
-    assert TrustedProxies(["0.0.0.0/0", "unix"]).resolve_scope(asked) is asked
+def test_unknown_client_is_not_trusted() -> None:
+    request = make_request(None, {"path": "/", "headers": [(b"x-forwarded-for", b"1.2.3.4")]}, method="POST")
+    assert seen(["0.0.0.0/0", "unix"], request) == (None, "http", "", False)
 
 
 def test_proxy_on_unix_socket_is_trusted_by_name() -> None:
-    proxies = TrustedProxies(["unix", "10.0.0.9"])
-    seen = proxies.resolve_scope(scope(None, x_forwarded_for="1.2.3.4, 10.0.0.9", x_forwarded_proto="https"))
-    assert (seen["client"], seen["scheme"]) == (("1.2.3.4", 0), "https")
-    assert proxies.resolve_scope(scope(None))["client"] == ("unix", 0)
+    forwarded = asked(None, x_forwarded_for="1.2.3.4, 10.0.0.9", x_forwarded_proto="https")
+    assert seen(["unix", "10.0.0.9"], forwarded) == (("1.2.3.4", 0), "https", "", True)
+    assert seen(["unix", "10.0.0.9"], asked(None)) == (("unix", 0), "http", "", True)
 
 
 def test_trusted_proxy_sets_client_scheme_and_prefix() -> None:
-    seen = TrustedProxies(["10.0.0.7"]).resolve_scope(
-        scope(x_forwarded_for="1.2.3.4", x_forwarded_proto="HTTPS", x_forwarded_prefix="/tools/")
-    )
-    assert (seen["client"], seen["scheme"], seen["prefix"]) == (("1.2.3.4", 0), "https", "/tools")
+    request = asked(x_forwarded_for="1.2.3.4", x_forwarded_proto="HTTPS", x_forwarded_prefix="/tools/")
+    assert seen(["10.0.0.7"], request) == (("1.2.3.4", 0), "https", "/tools", True)
 
 
 @pytest.mark.parametrize(
@@ -60,20 +64,19 @@ def test_trusted_proxy_sets_client_scheme_and_prefix() -> None:
     ],
 )
 def test_client_is_the_last_untrusted_hop(passed: str, caller: str) -> None:
-    assert TrustedProxies(["10.0.0.0/8"]).resolve_scope(scope(x_forwarded_for=passed))["client"] == (caller, 0)
+    assert seen(["10.0.0.0/8"], asked(x_forwarded_for=passed))[0] == (caller, 0)
 
 
 def test_repeated_headers_are_joined() -> None:
-    asked = scope(x_forwarded_for="1.2.3.4")
-    asked["headers"].append((b"x-forwarded-for", b"10.0.0.9"))
-    assert TrustedProxies(["10.0.0.0/8"]).resolve_scope(asked)["client"] == ("1.2.3.4", 0)
+    request = asked("10.0.0.7", (b"x-forwarded-for", b"10.0.0.9"), x_forwarded_for="1.2.3.4")
+    assert seen(["10.0.0.0/8"], request)[0] == ("1.2.3.4", 0)
 
 
 @pytest.mark.parametrize("prefix", ["//evil.example", "tools", "", "/a\rb"])
 @pytest.mark.parametrize("scheme", ["ftp", ""])
 def test_invalid_values_are_ignored(prefix: str, scheme: str) -> None:
-    seen = TrustedProxies(["10.0.0.7"]).resolve_scope(scope(x_forwarded_proto=scheme, x_forwarded_prefix=prefix))
-    assert ("prefix" in seen, seen["scheme"], seen["client"]) == (False, "http", ("10.0.0.7", 5))
+    request = asked(x_forwarded_proto=scheme, x_forwarded_prefix=prefix)
+    assert seen(["10.0.0.7"], request) == (("10.0.0.7", 5), "http", "", True)
 
 
 def test_trusted_proxy_must_be_address_or_network() -> None:

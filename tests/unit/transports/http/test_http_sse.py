@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ from tests.unit.transports.http.asgi import Answer, call, request
 
 from trunkline import Server, Settings
 from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.http.asgi import AsgiExchange
 from trunkline.transports.http.http_sse import HttpSseChannel, HttpSseEndpoint
-from trunkline.transports.http.request import HttpRequest
+from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.wire.messages import Notification
 
 
@@ -29,9 +30,7 @@ class Host:
         self.endpoint = HttpSseEndpoint(listener_limits(self.server.connect, self.server.settings), "/messages")
         self.principal: Any = None
 
-    def visit(
-        self, handle: Callable[[HttpRequest], Awaitable[None]], body: bytes | None = None, query: str = ""
-    ) -> Answer:
+    def visit(self, handle: Callable[[HttpRequest], Handling], body: bytes | None = None, query: str = "") -> Answer:
         answer = Answer()
         waiting = [] if body is None else [body]
 
@@ -43,13 +42,14 @@ class Host:
 
         scope: dict[str, Any] = {
             "method": "POST" if handle == self.endpoint.handle_post else "GET",
+            "path": "/app",
             "headers": [(b"content-type", b"application/json")],
             "root_path": "/app",
             "query_string": query.encode(),
         }
-        visit = HttpRequest(scope, receive, answer.send)
-        visit.principal = self.principal
-        answer.task = asyncio.get_running_loop().create_task(handle(visit))  # type: ignore[arg-type]
+        exchange = AsgiExchange(scope, receive, answer.send)
+        exchange.request.principal = self.principal
+        answer.task = asyncio.get_running_loop().create_task(exchange.serve(handle(exchange.request)))
         return answer
 
     async def opened(self) -> tuple[Answer, str]:

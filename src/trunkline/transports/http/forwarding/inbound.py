@@ -5,6 +5,7 @@ bus, no faster than the ingress grants credit.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
@@ -24,7 +25,7 @@ from trunkline.transports.http.forwarding.frames import (
     StreamStartFrame,
     UnknownFrame,
 )
-from trunkline.transports.http.request import RESPOND_EXTENSION, WRITE_EXTENSION, Headers, HttpRequest
+from trunkline.transports.http.request import DetachedTransport, Disconnected, Headers, HttpRequest, run_detached
 from trunkline.transports.listener_limits import RetryLater
 
 __all__ = ["MISSING_SCOPES_HEADER", "ForwardedRequest", "ForwardingTarget", "InboundDispatcher", "PrincipalSerializer"]
@@ -32,7 +33,6 @@ __all__ = ["MISSING_SCOPES_HEADER", "ForwardedRequest", "ForwardingTarget", "Inb
 MISSING_SCOPES_HEADER: Final = b"trunkline-lacks"
 """Header between processes that names missing scopes; the ingress replaces it by a `WWW-Authenticate` challenge."""
 
-_CONTENT_LENGTH: Final = b"content-length"
 _TOO_MANY_REQUESTS: Final = RetryLater(
     "too many forwarded requests are in progress; try again later", "temporarily_unavailable", b"1"
 )
@@ -68,20 +68,9 @@ class ForwardingTarget(Protocol):
 
 
 class ForwardedRequest(HttpRequest):
-    """A request that the ingress has authenticated and read. Its responses become frames."""
+    """A request that the ingress has authenticated and read. Its response is sent as frames."""
 
-    __slots__ = (
-        "_body",
-        "_codec",
-        "_credit",
-        "_credit_waiter",
-        "_disconnected",
-        "_frame",
-        "_pending_head",
-        "_response_started",
-        "_send_frame",
-        "_wait_sent",
-    )
+    __slots__ = ("_codec", "_frame", "_received", "response")
 
     def __init__(
         self,
@@ -91,21 +80,13 @@ class ForwardedRequest(HttpRequest):
         send_frame: Callable[[HolderFrame], bool],
         wait_sent: Callable[[], Awaitable[None]],
     ) -> None:
-        extensions = {RESPOND_EXTENSION: self._send_response, WRITE_EXTENSION: self._send_chunk_nowait}
-        scope = {"type": "http", "method": frame.method, "headers": frame.headers, "extensions": extensions}
-        super().__init__(scope, self._receive_disconnect, self._asgi_send)
+        self.response = FrameWriter(frame.number, frame.window, send_frame, wait_sent)
+        super().__init__(self.response, frame.method, "", dict(frame.headers))
         self.auth_expires_at = auth_expires_at
         self.scope_challenge = _missing_scopes_header
         self._frame = frame
         self._codec = codec
-        self._send_frame = send_frame
-        self._wait_sent = wait_sent
-        self._credit = frame.window
-        self._credit_waiter: asyncio.Future[None] | None = None
-        self._disconnected = asyncio.Event()
-        self._pending_head: tuple[int, Headers] | None = None  # of a response whose body follows
-        self._body = bytearray(frame.body) if len(frame.body) < frame.body_size else frame.body
-        self._response_started = False
+        self._received = bytearray(frame.body) if len(frame.body) < frame.body_size else frame.body
 
     # --- the request ----------------------------------------------------------------------------
 
@@ -127,17 +108,17 @@ class ForwardedRequest(HttpRequest):
     @property
     def received_body(self) -> bytes:
         """The body, as far as it has arrived."""
-        return bytes(self._body)
+        return bytes(self._received)
 
     @property
     def body_complete(self) -> bool:
         """Whether the whole body has arrived."""
-        return len(self._body) == self._frame.body_size
+        return len(self._received) == self._frame.body_size
 
     def add_body(self, part: bytes) -> None:
         """Append a chunk to the body."""
-        if isinstance(self._body, bytearray):
-            self._body += part
+        if isinstance(self._received, bytearray):
+            self._received += part
 
     def belongs_to(self, owner: Any) -> bool:
         """Return whether the sender is the given owner, and set the request's principal if so: the sender as the
@@ -162,90 +143,156 @@ class ForwardedRequest(HttpRequest):
 
     def disconnect(self) -> None:
         """Note that the ingress no longer waits for the response."""
-        self._disconnected.set()
-        self._wake_sender()
-
-    def add_credit(self, size: int) -> None:
-        """Add credit: the ingress has written that many bytes to the client."""
-        self._credit += size
-        self._wake_sender()
+        if not self.disconnected:
+            self.set_disconnected()
+            self.response.disconnect()
 
     @property
     def unacknowledged_bytes(self) -> int:
         """Bytes that the ingress has not reported as written to the client."""
-        return self._frame.window - self._credit
-
-    def _wake_sender(self) -> None:
-        if self._credit_waiter is not None and not self._credit_waiter.done():
-            self._credit_waiter.set_result(None)
-
-    async def _receive_disconnect(self) -> dict[str, Any]:
-        await self._disconnected.wait()
-        return {"type": "http.disconnect"}
-
-    # --- the response --------------------------------------------------------------------------
+        return self._frame.window - self.response.credit
 
     def reject_not_held(self) -> None:
         """Tell the ingress that the session or stream is not held here."""
-        self._send_frame(NotHeldFrame(self._frame.number))
+        self.response.send_frame(NotHeldFrame(self._frame.number))
 
-    async def fail(self) -> None:
-        """Respond 500 after an internal error, or end the stream if a response has begun."""
-        if self._response_started:
-            self._send_frame(StreamEndFrame(self._frame.number))
-        else:
-            await self.respond(500, b"Internal Server Error", (b"content-type", b"text/plain"))
 
-    def _send_response(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Send a response in one frame; return False if it is too long."""
-        if len(body) > CHUNK_SIZE:
-            return False
-        self._response_started = True
-        sent_headers = [header for header in headers if header[0] != _CONTENT_LENGTH]
-        self._send_frame(ResponseFrame(self._frame.number, status, sent_headers, len(body), body))
-        return True
+class FrameWriter:
+    """Sends the response to one forwarded request to the ingress, no faster than the ingress grants credit."""
 
-    def _send_chunk_nowait(self, data: bytes) -> bool:
-        """Send a chunk of a stream at once; return False if the credit does not cover it."""
-        if len(data) > min(CHUNK_SIZE, self._credit):
-            return False
-        self._credit -= len(data)
-        return self._send_frame(ChunkFrame(self._frame.number, data))
+    def __init__(
+        self,
+        number: int,
+        window: int,
+        send_frame: Callable[[HolderFrame], bool],
+        wait_sent: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.send_frame = send_frame
+        self.credit = window
+        self._number = number
+        self._wait_sent = wait_sent
+        self._credit_waiter: asyncio.Future[None] | None = None
+        self._begun = False
+        self._disconnected = False
+        self._over = False  # nothing waits for the response any more
+        self._work: deque[Coroutine[Any, Any, None]] = deque()
+        self._complete = False
+        self._wake: asyncio.Future[None] | None = None
 
-    async def _asgi_send(self, message: dict[str, Any]) -> None:
-        """Translate an ASGI message into frames."""
-        if message["type"] == "http.response.start":
-            self._response_started = True
-            status, headers = message["status"], message["headers"]
-            if any(name == _CONTENT_LENGTH for name, _ in headers):
-                self._pending_head = (status, headers)
+    async def finish(self) -> None:
+        """Wait until the response is complete, or the ingress no longer waits for it."""
+        while not self._complete:
+            if self._work:
+                await self._work.popleft()
+            elif self._disconnected:
+                self._over = True
+                return
             else:
-                self._send_frame(StreamStartFrame(self._frame.number, status, headers))
-        elif self._pending_head is not None:
-            await self._send_whole_response(*self._pending_head, message["body"])
-        else:
-            await self._send_chunks(message["body"])
-            if not message.get("more_body"):
-                self._send_frame(StreamEndFrame(self._frame.number))
+                self._wake = asyncio.get_running_loop().create_future()
+                await self._wake
 
-    async def _send_whole_response(self, status: int, headers: Headers, body: bytes) -> None:
-        if not self._send_response(status, headers, body):
-            sent_headers = [header for header in headers if header[0] != _CONTENT_LENGTH]
-            self._send_frame(ResponseFrame(self._frame.number, status, sent_headers, len(body), body[:CHUNK_SIZE]))
-            await self._send_chunks(body[CHUNK_SIZE:])
+    def _wake_up(self) -> None:
+        for waiter in (self._wake, self._credit_waiter):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def disconnect(self) -> None:
+        """Note that the ingress no longer waits for the response."""
+        self._disconnected = True
+        self._wake_up()
+
+    def add_credit(self, size: int) -> None:
+        """Add credit: the ingress has written that many bytes to the client."""
+        self.credit += size
+        self._wake_up()
+
+    def fail(self) -> None:
+        """Respond 500 after an internal error, or end the stream if a response has begun."""
+        if self._begun:
+            self.send_frame(StreamEndFrame(self._number))
+        else:
+            message = b"Internal Server Error"
+            headers: Headers = [(b"content-type", b"text/plain")]
+            self.send_frame(ResponseFrame(self._number, 500, headers, len(message), message))
+
+    # --- the source of the request ------------------------------------------------------------------
+
+    def respond(self, request: HttpRequest, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response: in one frame, or in several as credit allows."""
+        if self._begun:
+            return
+        self._begun = True
+        self.send_frame(ResponseFrame(self._number, status, list(headers), len(body), body[:CHUNK_SIZE]))
+        if len(body) > CHUNK_SIZE:
+            self.run(request, self._send_rest(body))
+        else:
+            self._complete = True
+            self._wake_up()
+
+    async def _send_rest(self, body: bytes) -> None:
+        await self._send_chunks(body[CHUNK_SIZE:])
+        self._complete = True
+
+    def run(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:  # noqa: ARG002
+        """Keep a coroutine for `finish`, which runs it."""
+        if self._over:
+            run_detached(work)
+        else:
+            self._work.append(work)
+            self._wake_up()
+
+    async def begin(self, request: HttpRequest, status: int, headers: Headers) -> None:  # noqa: ARG002
+        """Begin a response whose body follows in chunks."""
+        self._begun = True
+        self.send_frame(StreamStartFrame(self._number, status, list(headers)))
+
+    async def write(self, request: HttpRequest, data: bytes) -> None:  # noqa: ARG002
+        """Write a chunk as credit allows."""
+        await self._send_chunks(data)
+
+    def write_nowait(self, request: HttpRequest, data: bytes) -> bool:  # noqa: ARG002
+        """Send a chunk at once; return False if the credit does not cover it."""
+        if len(data) > min(CHUNK_SIZE, self.credit):
+            return False
+        self.credit -= len(data)
+        return self.send_frame(ChunkFrame(self._number, data))
+
+    async def end(self, request: HttpRequest) -> None:  # noqa: ARG002
+        """End a response that was sent in chunks."""
+        self.send_frame(StreamEndFrame(self._number))
+        self._complete = True
+        self._wake_up()
+
+    async def read_body(self, request: HttpRequest, limit: int) -> bytes:  # noqa: ARG002
+        """Raise `Disconnected`: the ingress has read the body, see `received_body`."""
+        raise Disconnected
+
+    def is_open(self, request: HttpRequest) -> bool:
+        """Return whether the peer still waits."""
+        return not request.disconnected
+
+    def detach(self, request: HttpRequest) -> DetachedTransport:
+        """Raise an error: there is no transport to give up."""
+        raise NotImplementedError
+
+    def watch_disconnect(self, request: HttpRequest) -> None:
+        """Do nothing: the ingress reports it."""
+
+    def watch_half_close(self, request: HttpRequest, callback: Callable[[], object]) -> None:
+        """Do nothing: the ingress does not report it."""
 
     async def _send_chunks(self, data: bytes) -> None:
         """Send data in chunks as credit and the bus allow."""
         start = 0
-        while start < len(data) and not self._disconnected.is_set():
-            if self._credit <= 0:
+        while start < len(data) and not self._disconnected:
+            if self.credit <= 0:
                 self._credit_waiter = asyncio.get_running_loop().create_future()
                 await self._credit_waiter
                 continue
-            part = data[start : start + min(CHUNK_SIZE, self._credit)]
+            part = data[start : start + min(CHUNK_SIZE, self.credit)]
             start += len(part)
-            self._credit -= len(part)
-            self._send_frame(ChunkFrame(self._frame.number, part))
+            self.credit -= len(part)
+            self.send_frame(ChunkFrame(self._number, part))
             await self._wait_sent()
 
 
@@ -290,7 +337,7 @@ class InboundDispatcher:
                 if request.body_complete:
                     self._spawn(self._serve((ingress, frame.number), request))
             case CreditFrame():
-                request.add_credit(frame.size)
+                request.response.add_credit(frame.size)
             case DisconnectFrame():
                 request.disconnect()
                 if not request.body_complete:
@@ -302,14 +349,8 @@ class InboundDispatcher:
             request_frame, self._codec, until, lambda frame: self._send_frame(ingress, frame), self._wait_sent
         )
         if len(self._requests) >= self._max_requests:
-            self._spawn(
-                request.refuse(
-                    503,
-                    _TOO_MANY_REQUESTS.reason,
-                    (b"retry-after", _TOO_MANY_REQUESTS.retry_after),
-                    kind=_TOO_MANY_REQUESTS.kind,
-                )
-            )
+            retry = (b"retry-after", _TOO_MANY_REQUESTS.retry_after)
+            request.refuse(503, _TOO_MANY_REQUESTS.reason, retry, kind=_TOO_MANY_REQUESTS.kind)
             return
         self._requests[ingress, request_frame.number] = request
         if request.body_complete:
@@ -324,10 +365,11 @@ class InboundDispatcher:
         try:
             for target in list(self.targets):
                 if await target.handle_forwarded(request):
+                    await request.response.finish()
                     return
             request.reject_not_held()
         except Exception:
-            await request.fail()
+            request.response.fail()
             raise
         finally:
             del self._requests[key]

@@ -37,8 +37,7 @@ from trunkline.transports.http.forwarding.frames import (
     encode_frame,
 )
 from trunkline.transports.http.forwarding.inbound import MISSING_SCOPES_HEADER, InboundDispatcher, PrincipalSerializer
-from trunkline.transports.http.request import Headers, HttpRequest, cancel_and_wait
-from trunkline.transports.http.session.channel import Decision
+from trunkline.transports.http.request import Headers, HttpRequest
 
 __all__ = ["ClusterLink", "ForwardOutcome", "Forwarder", "Relay"]
 
@@ -289,7 +288,7 @@ class PendingForward:
         self._relay = relay
         self._request = request
         self._frames: deque[HolderFrame] = deque()
-        self._change_waiter: Decision | None = None
+        self._change_waiter: asyncio.Future[None] | None = None
         self._write_nowait: Callable[[bytes], bool] | None = None  # of the client's connection
         self._uncredited_bytes = 0  # written to the client, not credited yet
         self._lost = False
@@ -298,7 +297,7 @@ class PendingForward:
     @property
     def is_standalone_stream(self) -> bool:
         """Whether the request is a GET, whose stream answers no request."""
-        return self._request.scope["method"] == "GET"
+        return self._request.method == "GET"
 
     # --- sending the request ------------------------------------------------------------------------------------
 
@@ -307,7 +306,7 @@ class PendingForward:
         request, relay = self._request, self._relay
         frame = RequestFrame(
             number=self.number,
-            method=request.scope["method"],
+            method=request.method,
             target_id=target_id,
             is_sse_post=is_sse_post,
             headers=_select_forwarded_headers(request.headers),
@@ -362,13 +361,13 @@ class PendingForward:
         self._lost = True
         self._wake_up()
 
-    def _wake_up(self, _: object = None) -> None:
+    def _wake_up(self) -> None:
         if self._change_waiter is not None and not self._change_waiter.done():
             self._change_waiter.set_result(None)
 
-    def _wait_for_change(self) -> Decision:
+    def _wait_for_change(self) -> asyncio.Future[None]:
         if self._change_waiter is None or self._change_waiter.done():
-            self._change_waiter = Decision()
+            self._change_waiter = asyncio.get_running_loop().create_future()
         return self._change_waiter
 
     async def _next_frame(self) -> HolderFrame | None:
@@ -398,7 +397,7 @@ class PendingForward:
                 self._holder_done = body is not None
                 if body is None:
                     return ForwardOutcome.LOST
-                await self._request.respond(first.status, body, *self._response_headers(first))
+                self._request.respond(first.status, body, *self._response_headers(first))
             case StreamStartFrame():
                 await self._write_stream(first)
             case NotHeldFrame():
@@ -433,11 +432,10 @@ class PendingForward:
         """Relay a stream until it ends, the client disconnects, or the holder is lost; the client can resume it."""
         request = self._request
         await request.begin_response(head.status, self._response_headers(head))
-        disconnected = asyncio.ensure_future(request.wait_disconnected())
-        disconnected.add_done_callback(self._wake_up)
+        request.when_disconnected(self._wake_up)
         self._write_nowait = request.write_nowait
         try:
-            while not disconnected.done():
+            while not request.disconnected:
                 if self._frames:
                     frame = self._frames.popleft()
                     if type(frame) is not ChunkFrame:
@@ -450,11 +448,11 @@ class PendingForward:
                 else:
                     await self._wait_for_change()
             self._write_nowait = None
-            if not disconnected.done():
+            if not request.disconnected:
                 await request.end_stream()
         finally:
             self._write_nowait = None
-            await cancel_and_wait(disconnected)
+            request.on_disconnect = None
 
 
 def _select_forwarded_headers(headers: Mapping[bytes, bytes]) -> Headers:

@@ -5,7 +5,6 @@ first message of its exchange is sent as plain JSON; any message before it turns
 Messages about no request go to the standalone stream, which the client opens with GET.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol, cast
@@ -28,7 +27,7 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["Decision", "Exchange", "HttpChannel", "missing_scopes"]
+__all__ = ["Exchange", "HttpChannel", "missing_scopes"]
 
 
 class StreamOwner(Protocol):
@@ -52,23 +51,18 @@ class StreamOwner(Protocol):
         ...
 
 
-class Decision(asyncio.Future[None]):
-    """Future that is done when it is decided how an exchange is answered. The request that awaits it then only writes
-    the response, which is why the listener needs no task for it."""
-
-
 class Exchange:
     """One POST: its requests, and its response so far."""
 
     __slots__ = (
         "_channel",
-        "_decision",
         "abandoned",
         "cancelled_ids",
         "failed",
         "internal_id",
         "malformed_ids",
         "missing_scopes",
+        "on_decided",
         "on_finished",
         "request_ids",
         "response",
@@ -89,7 +83,7 @@ class Exchange:
         self.cancelled_ids: tuple[RequestId, ...] = ()
         self.stream: Stream | None = None  # set once a message precedes the reply
         self.on_finished: Callable[[], None] | None = None  # called after the reply
-        self._decision: Decision | None = None
+        self.on_decided: Callable[[], None] | None = None  # called once, when `decided` becomes true
 
     def matches_reply_id(self, ident: Any) -> bool:
         """Return whether a reply with that id, sent while this exchange is being received, can only belong to it."""
@@ -154,19 +148,14 @@ class Exchange:
         self._set_decided()
 
     def _set_decided(self) -> None:
-        if self._decision is not None and not self._decision.done():
-            self._decision.set_result(None)
+        callback, self.on_decided = self.on_decided, None
+        if callback is not None:
+            callback()
 
     @property
     def decided(self) -> bool:
         """Whether it is decided how the POST is answered: with JSON, with events, or without a reply."""
         return self.response is not None or self.stream is not None or self.abandoned
-
-    def decision(self) -> Decision:
-        """Return the future that is done once the exchange is decided."""
-        if self._decision is None:
-            self._decision = Decision()
-        return self._decision
 
 
 class HttpChannel:

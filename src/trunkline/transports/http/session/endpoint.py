@@ -6,16 +6,18 @@ for the client to come back.
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final
 
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder
-from trunkline.transports.http.request import HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
 from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
 from trunkline.transports.http.session.backend import SessionBackend, StoredSession
-from trunkline.transports.http.session.channel import HttpChannel
+from trunkline.transports.http.session.channel import Exchange, HttpChannel
 from trunkline.transports.http.session.event_store import parse_event_id
 from trunkline.transports.http.session.lookup import (
     SESSION_HEADER,
@@ -56,59 +58,93 @@ class SessionEndpoint:
         self._settings = guard.settings
         self._responder = Responder(guard.settings, guard.clock)
 
-    async def handle(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest) -> Handling:
         """Answer a GET or DELETE; refuse other methods."""
-        match request.scope["method"]:
+        match request.method:
             case "GET":
-                await self._handle_get(request)
+                return self._handle_get(request)
             case "DELETE":
-                await self._handle_delete(request)
+                return self._handle_delete(request)
             case _:
-                await request.refuse_method(_METHODS)
+                request.refuse_method(_METHODS)
+                return None
 
     # --- POST ----------------------------------------------------------------------------------
 
-    async def handle_post(self, request: HttpRequest, message: Incoming, body: bytes) -> None:
+    def handle_post(self, request: HttpRequest, message: Incoming, body: bytes) -> Handling:
         """Answer a posted message: in its session, in the process that holds it, or in a new session. `body` is the
         encoded message, for forwarding."""
-        found = self._local_session(request)
-        if (
-            found is None
-            and SESSION_HEADER in request.headers
-            and request.headers.get(VERSION_HEADER) in _HANDSHAKE_VERSIONS
-        ):
+        session = self._local_session(request)
+        if session is None:
+            return self._find_and_handle(request, message, body)
+        return self._run_exchange(request, session, message)
+
+    async def _find_and_handle(self, request: HttpRequest, message: Incoming, body: bytes) -> None:
+        found: HttpSession | SessionRefusal | None = None
+        if SESSION_HEADER in request.headers and request.headers.get(VERSION_HEADER) in _HANDSHAKE_VERSIONS:
             found = await self._lookup.find_or_forward(request, body)
             if found is None:
                 return
         session = found if isinstance(found, HttpSession) else await self._open_session(request, message, found)
-        if session is not None:
-            await self._run_exchange(request, session, message)
+        if session is not None and (handling := self._run_exchange(request, session, message)) is not None:
+            await handling
 
-    async def _run_exchange(self, request: HttpRequest, session: HttpSession, message: Incoming) -> None:
+    def _run_exchange(self, request: HttpRequest, session: HttpSession, message: Incoming) -> Handling:
         channel = session.channel
         if session.stage is not Stage.USED and SESSION_HEADER in request.headers:
             self.sessions.advance_stage(session, message)
         channel.active_requests += 1
         try:
             exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers))
-            if exchange.request_ids and not exchange.decided:
-                await self._responder.wait_decided(exchange)
-            if SESSION_HEADER not in request.headers:
-                if exchange.failed:
-                    with contextlib.suppress(StoreError):  # the rest of it expires
-                        await self._end_session(session, "the handshake failed")
-                else:
-                    request.extra_headers = [(SESSION_HEADER, session.id.encode()), *request.extra_headers]
-            elif (
-                not exchange.request_ids
-                and session.stored is not None
-                and not await self._wait_persisted(session.stored)
-            ):
-                await refuse_session(request, STORE_UNAVAILABLE)
-                return
-            await self._responder.respond(request, exchange)
-        finally:
+        except BaseException:
             channel.active_requests -= 1
+            raise
+        if not exchange.request_ids or exchange.decided:
+            return self._respond(request, session, exchange)
+        self._responder.when_decided(exchange, partial(self._respond_later, request, session, exchange))
+        return None
+
+    def _respond_later(self, request: HttpRequest, session: HttpSession, exchange: Exchange) -> None:
+        handling = self._respond(request, session, exchange)
+        if handling is not None:
+            request.run(handling)
+
+    def _respond(
+        self, request: HttpRequest, session: HttpSession, exchange: Exchange
+    ) -> "Coroutine[Any, Any, None] | None":
+        """Answer the POST of an exchange that is decided: at once, unless a stream or the store makes it wait."""
+        if SESSION_HEADER not in request.headers:
+            if exchange.failed:
+                return self._respond_failed_handshake(request, session, exchange)
+            request.extra_headers = ((SESSION_HEADER, session.id.encode()), *request.extra_headers)
+        elif not exchange.request_ids and session.stored is not None and session.stored.pending_writes is not None:
+            return self._respond_when_persisted(request, session, session.stored, exchange)
+        if exchange.stream is not None:
+            return self._respond_with_stream(request, session, exchange)
+        session.channel.active_requests -= 1
+        self._responder.respond(request, exchange)
+        return None
+
+    async def _respond_with_stream(self, request: HttpRequest, session: HttpSession, exchange: Exchange) -> None:
+        try:
+            if (handling := self._responder.respond(request, exchange)) is not None:
+                await handling
+        finally:
+            session.channel.active_requests -= 1
+
+    async def _respond_failed_handshake(self, request: HttpRequest, session: HttpSession, exchange: Exchange) -> None:
+        with contextlib.suppress(StoreError):  # the rest of it expires
+            await self._end_session(session, "the handshake failed")
+        await self._respond_with_stream(request, session, exchange)
+
+    async def _respond_when_persisted(
+        self, request: HttpRequest, session: HttpSession, stored: StoredSession, exchange: Exchange
+    ) -> None:
+        if await self._wait_persisted(stored):
+            await self._respond_with_stream(request, session, exchange)
+        else:
+            session.channel.active_requests -= 1
+            refuse_session(request, STORE_UNAVAILABLE)
 
     def _local_session(self, request: HttpRequest) -> HttpSession | None:
         """Return the session that a request names if it is here and usable at once."""
@@ -121,17 +157,17 @@ class SessionEndpoint:
         self, request: HttpRequest, message: Incoming, refusal: SessionRefusal | None
     ) -> HttpSession | None:
         """Open a session for `initialize`; refuse any other message without a session, and return None."""
-        if not await check_version(request, message):
+        if not check_version(request, message):
             return None
         if refusal is not None:
-            await refuse_session(request, refusal)
+            refuse_session(request, refusal)
             return None
         if isinstance(message, Request) and message.method == "initialize":
             return await self._create_session(request)
         if isinstance(message, Malformed):
-            await refuse_malformed(request, message)
+            refuse_malformed(request, message)
         else:
-            await request.refuse(400, "a session is required: initialize, then send Mcp-Session-Id")
+            request.refuse(400, "a session is required: initialize, then send Mcp-Session-Id")
         return None
 
     async def _create_session(self, request: HttpRequest) -> HttpSession | None:
@@ -140,10 +176,10 @@ class SessionEndpoint:
         try:
             refusal = await self._refusal_for(request, stored)
         except StoreError:
-            await refuse_session(request, STORE_UNAVAILABLE)
+            refuse_session(request, STORE_UNAVAILABLE)
             return None
         if refusal is not None:
-            await request.refuse(503, refusal.reason, (b"retry-after", refusal.retry_after), kind=refusal.kind)
+            request.refuse(503, refusal.reason, (b"retry-after", refusal.retry_after), kind=refusal.kind)
             return None
         if stored is None:
             channel = HttpChannel(request.peer, self._settings)
@@ -198,7 +234,7 @@ class SessionEndpoint:
 
     async def _handle_get(self, request: HttpRequest) -> None:
         if not accepts(request.headers.get(b"accept", b""), EVENT_STREAM):
-            await request.refuse(406, "Accept must include text/event-stream", kind="media_type_not_acceptable")
+            request.refuse(406, "Accept must include text/event-stream", kind="media_type_not_acceptable")
             return
         session = await self._find_session(request)
         if session is not None:
@@ -211,13 +247,13 @@ class SessionEndpoint:
             try:
                 known = (stream := channel.find_stream(number)) is not None and await stream.can_resume_after(after)
             except StoreError:
-                await refuse_session(request, STORE_UNAVAILABLE)
+                refuse_session(request, STORE_UNAVAILABLE)
                 return
             if not known:
-                await request.refuse(400, "Last-Event-ID names no event of this session that is still available")
+                request.refuse(400, "Last-Event-ID names no event of this session that is still available")
                 return
         if self._guard.closing:
-            await request.refuse(
+            request.refuse(
                 503, SHUTTING_DOWN.reason, (b"retry-after", SHUTTING_DOWN.retry_after), kind=SHUTTING_DOWN.kind
             )
             return
@@ -239,19 +275,19 @@ class SessionEndpoint:
         try:
             await self._end_session(session, "the client ended the session")
         except StoreError:
-            await refuse_session(request, STORE_UNAVAILABLE)
+            refuse_session(request, STORE_UNAVAILABLE)
         else:
-            await request.respond(204)
+            request.respond(204)
 
     async def _find_session(self, request: HttpRequest) -> HttpSession | None:
         if SESSION_HEADER not in request.headers:
-            await request.refuse(400, "a session is required: send Mcp-Session-Id")
+            request.refuse(400, "a session is required: send Mcp-Session-Id")
             return None
         found = self._local_session(request)
-        if found is None and await check_version(request):
+        if found is None and check_version(request):
             found = await self._lookup.find_or_forward(request)
         if isinstance(found, SessionRefusal):
-            await refuse_session(request, found)
+            refuse_session(request, found)
             return None
         return found
 
@@ -268,14 +304,14 @@ class SessionEndpoint:
                 return False
             session = sessions.get(ident, owner) or await sessions.get_confirmed(ident, owner)
         except StoreError:
-            await refuse_session(request, STORE_UNAVAILABLE)
+            refuse_session(request, STORE_UNAVAILABLE)
             return True
         if session is not None:
             await self._dispatch_forwarded(request, session)
         elif self._guard.closing or not sessions.holds(ident):  # another process takes it over
             return False
         else:
-            await refuse_session(request, SESSION_NOT_FOUND)
+            refuse_session(request, SESSION_NOT_FOUND)
         return True
 
     async def _restore_session(self, request: ForwardedRequest) -> None:
@@ -286,9 +322,11 @@ class SessionEndpoint:
             await self._restorer.find(request.target_id, request.sender_principal, request.peer)
 
     async def _dispatch_forwarded(self, request: ForwardedRequest, session: HttpSession) -> None:
-        match request.scope["method"]:
+        match request.method:
             case "POST":
-                await self._run_exchange(request, session, codec.decode_strict(request.received_body))
+                handling = self._run_exchange(request, session, codec.decode_strict(request.received_body))
+                if handling is not None:
+                    await handling
             case "GET":
                 await self._serve_stream(request, session)
             case _:
@@ -306,7 +344,7 @@ class SessionEndpoint:
         self.sessions.close(reason)
 
 
-async def refuse_session(request: HttpRequest, refusal: SessionRefusal) -> None:
+def refuse_session(request: HttpRequest, refusal: SessionRefusal) -> None:
     """Respond with the reason why there is no session."""
     wait = () if refusal.retry_after is None else ((b"retry-after", refusal.retry_after),)
-    await request.refuse(refusal.status, refusal.reason, *wait, kind=refusal.kind)
+    request.refuse(refusal.status, refusal.reason, *wait, kind=refusal.kind)

@@ -172,15 +172,15 @@ class SessionLookup:
         self, forwarder: Forwarder, request: HttpRequest, held: HeldElsewhere, ident: str, body: bytes
     ) -> bool:
         """Forward a request to the holder; return whether it was answered, as far as this process can tell."""
-        if request.scope["method"] == "GET" and self._guard.closing:
+        if request.method == "GET" and self._guard.closing:
             return False
         self._remember_holder(ident, held)
         outcome = await forwarder.forward(request, held.holder, ident, body)
         if outcome is ForwardOutcome.ANSWERED:
             return True
         self._holders.pop(ident, None)
-        if outcome is ForwardOutcome.LOST and request.scope["method"] == "POST":
-            await respond_holder_lost(request, body)
+        if outcome is ForwardOutcome.LOST and request.method == "POST":
+            respond_holder_lost(request, body)
             return True
         return False
 
@@ -190,7 +190,7 @@ class SessionLookup:
             del self._holders[next(iter(self._holders))]
 
 
-async def respond_holder_lost(request: HttpRequest, body: bytes) -> None:
+def respond_holder_lost(request: HttpRequest, body: bytes) -> None:
     """Answer a POST that the holder may have received but did not answer.
 
     Notifications and replies get 502: posting them again does no harm.
@@ -199,6 +199,6 @@ async def respond_holder_lost(request: HttpRequest, body: bytes) -> None:
     parts = message.messages if isinstance(message, Batch) else (message,)
     ids = [part.id for part in parts if isinstance(part, Request)]
     if ids:
-        await respond_interrupted(request, ids, HOLDER_LOST, batch=isinstance(message, Batch))
+        respond_interrupted(request, ids, HOLDER_LOST, batch=isinstance(message, Batch))
     else:
-        await request.refuse(502, HOLDER_LOST, code=InternalError.code, kind=Interrupted.kind)
+        request.refuse(502, HOLDER_LOST, code=InternalError.code, kind=Interrupted.kind)

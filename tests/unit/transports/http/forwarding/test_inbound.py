@@ -34,7 +34,9 @@ class Patient:
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         self.begun.set()
-        await request.wait_disconnected()
+        gone = asyncio.Event()
+        request.when_disconnected(gone.set)
+        await gone.wait()
         self.left.set()
         return True
 
@@ -201,3 +203,32 @@ def test_rewind_counts_only_events_of_standalone_stream() -> None:
         stream.take()
         stream.rewind(reader if mine else object(), size)
         assert stream.last_read == read
+
+
+async def test_handling_that_continues_after_the_ingress_has_left_is_run(arrivals: InboundDispatcher) -> None:
+    kept: list[ForwardedRequest] = []
+
+    class Later:
+        async def handle_forwarded(self, request: ForwardedRequest) -> bool:
+            kept.append(request)
+            return True
+
+        def on_renamed(self) -> None:
+            pass
+
+    ran = asyncio.Event()
+
+    async def rest() -> None:
+        ran.set()
+
+    arrivals.targets.append(Later())
+    arrivals.on_frame("a", ask(1))
+    async with asyncio.timeout(PATIENCE):
+        while not kept:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    arrivals.on_frame("a", DisconnectFrame(1))
+    await arrivals.close()
+    kept[0].run(rest())
+    async with asyncio.timeout(PATIENCE):
+        await ran.wait()

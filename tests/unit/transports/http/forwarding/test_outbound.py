@@ -18,6 +18,7 @@ from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Held
 from trunkline.transports.http.authenticator import Admitted, CallbackAuthenticator
 from trunkline.transports.http.forwarding.frames import HOLDER_KIND, INGRESS_KIND
+from trunkline.transports.http.request import HttpRequest
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ async def test_credentials_are_not_forwarded(pair: list[Place], method: str, mon
 class Brief(CallbackAuthenticator):
     """Lets everybody in for a moment."""
 
-    def authenticate(self, scope: Any, headers: Any, path: str) -> Admitted:
+    def authenticate(self, request: HttpRequest, path: str) -> Admitted:
         return Admitted("ann", 0.05)
 
 
