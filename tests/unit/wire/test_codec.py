@@ -111,6 +111,21 @@ def test_result_is_a_response() -> None:
     assert (response.id, bytes(response.result)) == ("x", b'{"a":1}')
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b'{"result":{},"id":1,"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"2.0","id":1,"result":{},"more":1}',
+        b'{"jsonrpc":"2.0","id":1,"result":{},"more":{"method":1}}',
+    ],
+)
+def test_response_may_have_other_members_in_any_order(frame: bytes) -> None:
+    response = decode(frame)
+    assert isinstance(response, Response)
+    assert (response.id, bytes(response.result)) == (1, b"{}")
+
+
 @pytest.mark.row("P03", "P26")
 @pytest.mark.parametrize(
     ("json", "data"),
