@@ -29,13 +29,10 @@ class Progress(Struct, frozen=True):
 
 
 def wrap_generator(handler: Handler) -> Handler:
-    """Return the handler; for a generator, a handler that runs it to its end and returns its pieces."""
-    function = underlying_function(handler.function)
-    if inspect.isasyncgenfunction(function):
+    """Return the handler of a generator that runs it to its end and returns its pieces."""
+    if inspect.isasyncgenfunction(underlying_function(handler.function)):
         return _wrap(handler, StartMode.ASYNC, _collect_async)
-    if inspect.isgeneratorfunction(function):
-        return _wrap(handler, handler.start, _collect)
-    return handler
+    return _wrap(handler, handler.start, _collect)
 
 
 def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any]) -> Handler:
