@@ -169,6 +169,11 @@ class Connection(PeerConnection):
         return self.channel.info.local
 
     @property
+    def transport(self) -> str:
+        """Kind of the transport."""
+        return self.channel.info.transport
+
+    @property
     def lifespan(self) -> Any:
         """Value of the server's lifespan."""
         return self.shared.get_lifespan_value()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import typing_extensions
     from typing_extensions import TypeForm
 
+    from trunkline.http import Request
     from trunkline.server.call_peer import CallPeer, ClientFacts
     from trunkline.server.input.ask import Asker, OnProgress
     from trunkline.server.input.forms import ElicitationAnswer
@@ -115,6 +116,22 @@ class Context(Generic[L_co]):
         """The verified caller: a `Principal` if the server checks tokens, the value that `identify` returned, or None
         without authentication, as on stdio."""
         return self._call.origin.principal
+
+    @property
+    def request(self) -> "Request | None":
+        """The HTTP request that carried the call; for a WebSocket, its handshake. None on other transports, in tasks,
+        and once the call has ended.
+
+        If another process has received and forwarded the request, it has no other headers than `Accept`,
+        `Content-Type`, `Last-Event-ID` and `Mcp-*`, and no query.
+        """
+        origin = self._call.origin
+        if origin.request is None:
+            return None
+        from trunkline.server.http_request import make_request
+
+        peer = self._peer
+        return make_request(origin.request, origin.headers, origin.principal, peer.lifespan, transport=peer.transport)
 
     def require(self, *scopes: str) -> None:
         """Raise `InsufficientScope` unless the caller has these scopes: for handlers that need them for some arguments

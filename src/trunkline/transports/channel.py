@@ -32,6 +32,7 @@ __all__ = [
     "Oversized",
     "Receiver",
     "ReleasableConnector",
+    "RequestHead",
     "ReusableChannel",
     "limit_setting",
 ]
@@ -51,8 +52,41 @@ class ChannelInfo(Struct, frozen=True):
     stateless: bool = False  # carries independent requests of unrelated peers
 
 
+class RequestHead(Protocol):
+    """The head of an HTTP request, besides its headers."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str:
+        """The decoded path within the application."""
+        ...
+
+    @property
+    def query(self) -> bytes: ...
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def client_host(self) -> str:
+        """The client's address without its port; empty if unknown."""
+        ...
+
+    @property
+    def root_path(self) -> str:
+        """The path that the application is mounted at."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """The path prefix that a trusted proxy has stripped."""
+        ...
+
+    @property
+    def principal(self) -> Any: ...
+
+
 class MessageOrigin(Struct, frozen=True):
-    """The origin of received messages: the authenticated principal, the HTTP headers, and the stream for the response.
+    """The origin of received messages: the authenticated principal, the HTTP request, and the stream for the response.
 
     A pipe has one origin for its lifetime. A transport that wraps every message in a request creates one per request.
     """
@@ -61,6 +95,7 @@ class MessageOrigin(Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     stream: Any = None
     original_id: RequestId | None = None  # the peer's request id, if the transport assigned another one
+    request: RequestHead | None = None  # the HTTP request that carried the messages; a WebSocket's is its handshake
 
 
 class ChannelClosed(Struct, frozen=True):

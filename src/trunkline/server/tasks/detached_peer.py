@@ -74,6 +74,11 @@ class DetachedPeer(CallPeer):
         return self._runner.caller.local
 
     @property
+    def transport(self) -> str:
+        """Empty: a task belongs to no connection."""
+        return ""
+
+    @property
     def lifespan(self) -> Any:
         """Value of the server's lifespan."""
         return self._shared.get_lifespan_value()

@@ -115,6 +115,7 @@ class HttpApp:
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Answer a request that another process has forwarded; return False if its session or stream is not held
         here."""
+        request.path = _MESSAGES_PATH if request.is_sse_post else self._path
         if request.is_sse_post:
             return await self.http_sse.handle_forwarded(request)
         return isinstance(self.handshake, SessionEndpoint) and await self.handshake.handle_forwarded(request)
@@ -275,7 +276,8 @@ class HttpApp:
             await receive()  # websocket.connect
             await refuse_handshake(scope, send, result.status, result.reason, *result.headers)
         else:
-            await self.websocket.handle(scope, receive, send, result.principal, self._auth_expiry(result))
+            expires_at = self._auth_expiry(result)
+            await self.websocket.handle(scope, receive, send, result.principal, expires_at, request=request)
 
     def _admit_websocket(self, request: HttpRequest) -> AuthResult | Awaitable[AuthResult]:
         self._proxies.resolve(request)

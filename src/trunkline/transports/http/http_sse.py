@@ -238,7 +238,9 @@ class HttpSseEndpoint:
     def _deliver(self, request: HttpRequest, channel: HttpSseChannel, body: bytes) -> None:
         message = codec.decode_strict(body)
         request.respond(202)
-        channel.receive(message, MessageOrigin(request.principal, HeaderView(request.headers), channel))
+        channel.receive(
+            message, MessageOrigin(request.principal, HeaderView(request.headers), channel, request=request)
+        )
 
     def _refuse_unknown_session(self, request: HttpRequest) -> None:
         request.refuse(404, "session not found; open a stream first", kind="session_not_found")

@@ -83,7 +83,7 @@ class ModernChannel:
         if self._receiver is not None:
             self._receiver.received(
                 [Request(number, request.method, request.params)],
-                MessageOrigin(origin.principal, origin.headers, exchange, request.id),
+                MessageOrigin(origin.principal, origin.headers, exchange, request.id, origin.request),
             )
         return exchange
 
@@ -207,7 +207,8 @@ class ModernEndpoint:
         if channel is None or channel.closed:
             channel = self._channel = ModernChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
-        exchange = channel.begin_exchange(message, MessageOrigin(request.principal, HeaderView(request.headers)))
+        origin = MessageOrigin(request.principal, HeaderView(request.headers), request=request)
+        exchange = channel.begin_exchange(message, origin)
         if exchange.decided:
             return self._respond(request, channel, exchange)
         request.when_disconnected(partial(self._cancel, channel, exchange))

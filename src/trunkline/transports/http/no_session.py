@@ -47,7 +47,7 @@ class NoSessionEndpoint:
             channel = self._open_channel(
                 request, None if is_initialize else request.headers.get(VERSION_HEADER, _DEFAULT_VERSION).decode()
             )
-            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers))
+            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers), request)
             if exchange.request_ids and exchange.response is None:
                 exchange.on_finished = lambda: self._end_channel(channel)
             else:

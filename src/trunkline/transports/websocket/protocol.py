@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.channel import ChannelClosed, RequestHead
 from trunkline.transports.sockets import LINGER
 from trunkline.transports.stream import DrainSignal
 from trunkline.transports.websocket.close_codes import CloseCode, describe_close
@@ -37,10 +37,13 @@ class WebSocketProtocol(asyncio.Protocol):
         headers: Mapping[str, str],
         principal: Any,
         report: Callable[[BaseException], object],
+        request: RequestHead | None = None,
     ) -> None:
-        """`headers` are those of the handshake; `report` receives internal errors."""
+        """`headers` and `request` are those of the handshake; `report` receives internal errors."""
         self._framing = ServerFraming(settings.ws_message_size_limit)
-        self.channel = new_server_channel(self._framing, settings, peer=peer, headers=headers, principal=principal)
+        self.channel = new_server_channel(
+            self._framing, settings, peer=peer, headers=headers, principal=principal, request=request
+        )
         self.channel.on_error = self._abort_with_error
         self.closer = ChannelCloser(self.channel, settings)
         self._unsent_high = settings.unsent_high

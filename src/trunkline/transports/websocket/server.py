@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline.config import Settings
 from trunkline.transports.addresses import format_host_port
-from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.channel import ChannelClosed, RequestHead
 from trunkline.transports.http.request import Headers, HeaderView, HttpRequest, Receive, Scope, Send
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.sockets import LINGER
@@ -43,7 +43,14 @@ class WebSocketEndpoint:
         return len(self._closers)
 
     async def handle(
-        self, scope: Scope, receive: Receive, send: Send, principal: Any = None, expires_at: float | None = None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        principal: Any = None,
+        expires_at: float | None = None,
+        *,
+        request: RequestHead | None = None,
     ) -> None:
         """Serve one connection of an ASGI server until it ends, at the latest at `expires_at` by the guard's clock,
         when the credentials expire."""
@@ -53,7 +60,7 @@ class WebSocketEndpoint:
             status, reason, headers = refusal
             await refuse_handshake(scope, send, status, reason, *headers)
             return
-        connection = _AsgiConnection(scope, principal, self._settings)
+        connection = _AsgiConnection(scope, principal, self._settings, request)
         release = self._admit(connection, expires_at)
         try:
             await connection.run(receive, send, _select_subprotocol(offered))
@@ -89,6 +96,7 @@ class WebSocketEndpoint:
             headers=HeaderView(request.headers),
             principal=principal,
             report=report,
+            request=request,
         )
         try:
             release = self._admit(connection, expires_at)
@@ -161,7 +169,7 @@ class _MessageFraming:
 class _AsgiConnection:
     """One connection of an ASGI server; the source and sink of its channel."""
 
-    def __init__(self, scope: Scope, principal: Any, settings: Settings) -> None:
+    def __init__(self, scope: Scope, principal: Any, settings: Settings, request: RequestHead | None = None) -> None:
         client = cast("Sequence[Any] | None", scope.get("client"))
         self.channel = new_server_channel(
             _MessageFraming(),
@@ -169,6 +177,7 @@ class _AsgiConnection:
             peer=format_host_port(client[0], client[1]) if client else "",
             headers=HeaderView(dict(scope["headers"])),
             principal=principal,
+            request=request,
         )
         self.closer = ChannelCloser(self.channel, settings)
         self.unsent = 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, RequestHead
 from trunkline.transports.stream import StreamChannel
 from trunkline.transports.websocket.close_codes import CloseCode
 from trunkline.wire.framing import Framing
@@ -17,14 +17,20 @@ __all__ = ["ChannelCloser", "new_server_channel"]
 
 
 def new_server_channel(
-    framing: Framing, settings: Settings, *, peer: str, headers: Mapping[str, str], principal: Any
+    framing: Framing,
+    settings: Settings,
+    *,
+    peer: str,
+    headers: Mapping[str, str],
+    principal: Any,
+    request: RequestHead | None,
 ) -> StreamChannel:
-    """Create the channel of a connection; its messages have the principal and the headers of the handshake."""
+    """Create the channel of a connection; its messages have the principal and the request of the handshake."""
     return StreamChannel(
         ChannelInfo("websocket", peer, needs_keepalive=True),
         max_frame=settings.ws_message_size_limit,
         settings=settings,
-        origin=MessageOrigin(principal, headers),
+        origin=MessageOrigin(principal, headers, request=request),
         framing=framing,
     )
 

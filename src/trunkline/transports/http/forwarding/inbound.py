@@ -106,6 +106,11 @@ class ForwardedRequest(HttpRequest):
         return self._frame.peer
 
     @property
+    def client_host(self) -> str:
+        """The client's address without its port."""
+        return self._frame.peer.rpartition(":")[0].strip("[]")
+
+    @property
     def received_body(self) -> bytes:
         """The body, as far as it has arrived."""
         return bytes(self._received)

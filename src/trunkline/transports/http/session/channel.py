@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 from trunkline.config import Settings
 from trunkline.errors import InsufficientScope
-from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver, RequestHead
 from trunkline.transports.http.session.event_store import EventStore, MemoryEventStore
 from trunkline.transports.http.session.streams import STANDALONE, Stream
 from trunkline.wire.codec import encode
@@ -225,12 +225,14 @@ class HttpChannel:
 
     # --- incoming ------------------------------------------------------------------------------------
 
-    def begin_exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
+    def begin_exchange(
+        self, message: Incoming, principal: Any, headers: Mapping[str, str], request: RequestHead | None = None
+    ) -> Exchange:
         """Pass a message up; return its exchange, which may be decided already."""
         exchange = self._current_exchange = self._create_exchange(message)
         try:
             if self._receiver is not None:
-                self._receiver.received([message], MessageOrigin(principal, headers, exchange))
+                self._receiver.received([message], MessageOrigin(principal, headers, exchange, None, request))
         finally:
             self._current_exchange = None
         if exchange.response is None:

@@ -95,7 +95,7 @@ class SessionEndpoint:
             self.sessions.advance_stage(session, message)
         channel.active_requests += 1
         try:
-            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers))
+            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers), request)
         except BaseException:
             channel.active_requests -= 1
             raise
