@@ -29,6 +29,7 @@ SEAMS = {
     "transports.http.session.event_store",
     "transports.http.authenticator",
     "transports.http.request",
+    "transports.http.routes",
     "transports.http.session.backend",
     "transports.http.client.credentials",
     "transports.http.client.http_backend",
@@ -51,6 +52,7 @@ MAY_IMPORT = {
     "wire": LOWEST_LAYER,
     "protocol": LOWEST_LAYER | {"wire"},
     "registry": LOWEST_LAYER | {"wire", "protocol"},
+    "http": LOWEST_LAYER | {"wire", "registry"},
     "transports": LOWEST_LAYER | {"wire", "protocol"},
     "stores": LOWEST_LAYER | {"wire"},
     "auth": LOWEST_LAYER
@@ -68,7 +70,7 @@ MAY_IMPORT = {
     "server": LOWEST_LAYER
     | {
         *("wire", "protocol", "registry", "rpc", "transports.channel", "auth.principal", "stores.store"),
-        *("stores.bus", "stores.identity", "stores.shared_values"),
+        *("stores.bus", "stores.identity", "stores.shared_values", "http", "transports.http.routes"),
         *("transports.http.session.event_store", "transports.http.session.backend", "supervision.restart_policy"),
     },
     "supervision": LOWEST_LAYER,
@@ -88,7 +90,7 @@ ASSEMBLY = {
 ASSEMBLED = {"transports", "observers", "server", "client", "auth", "stores", "supervision"}
 ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and test support
 
-PURE = ("wire", "protocol", "registry")
+PURE = ("wire", "protocol", "registry", "http")
 WRAPS_COROUTINES = {"registry.handlers", "registry.generators"}  # entry points of users
 MAY_LOCK = {("registry.registry", "threading")}  # handlers on threads may change the catalog
 NOT_PURE = {"asyncio", "logging", "selectors", "socket", "subprocess", "threading", "time"}
@@ -213,7 +215,7 @@ def test_manual_shows_import_table() -> None:
     page = (ROOT / "docs/design/architecture.md").read_text("utf-8")
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     shown = {name: _named(cells[3]) for cells in rows if len(cells) == 4 for name in _named(cells[0])}
-    for name in ("wire", "protocol", "registry", "transports", "auth", "stores", "observers", "server"):
+    for name in ("wire", "protocol", "registry", "http", "transports", "auth", "stores", "observers", "server"):
         assert shown[name] == MAY_IMPORT[name] - LOWEST_LAYER
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from msgspec.structs import FieldInfo, astuple, fields
 
 import trunkline
-from trunkline import Client, Context, Server, config, errors, facts, testing
+from trunkline import Client, Context, Server, config, errors, facts, http, testing
 from trunkline.config import Settings
 from trunkline.protocol.error_codes import CODES
 from trunkline.protocol.error_kinds import KINDS, ErrorKind, ReportedAs
@@ -153,6 +153,13 @@ def _default(parameter: inspect.Parameter) -> str:
     return f"`{parameter.default!r}`" if isinstance(parameter.default, str | bool | None) else "all"
 
 
+def http_request() -> str:
+    """Return a table of the members of `trunkline.http.Request`: its fields with their comments, then its methods."""
+    source = inspect.getsource(http.Request)
+    fields_shown = [(f"`{m['name']}`", m["comment"]) for m in COMMENT.finditer(source) if m["comment"]]
+    return table(["member", "description"], fields_shown) + members(http.Request).split("\n", 2)[2]
+
+
 OPTIONS = {
     "ToolOptions": "`tool`, `add_tool`",
     "ResourceOptions": "`resource`, `add_resource`",
@@ -160,6 +167,7 @@ OPTIONS = {
     "CompletionOptions": "`completion`, `add_completion`, besides `argument`",
     "FileOptions": "`add_file`",
     "DirectoryOptions": "`add_directory`",
+    "RouteOptions": "`route`, `add_route`, besides `path`",
 }  # the methods that take the options of a type
 
 
@@ -419,6 +427,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "api-client": lambda: members(Client),
     "api-options": options,
     "api-context": lambda: members(Context),
+    "api-http-request": http_request,
+    "api-http-response": lambda: members(http.Response),
     "api-facts": fact_table,
     "api-testing": testing_names,
     "settings": settings,

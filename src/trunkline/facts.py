@@ -97,7 +97,7 @@ class HandlerFailed(Fact, frozen=True, kw_only=True):
     """A handler, or our own code, raised an error that the peer must not see; the peer gets `reference` only."""
 
     request: int | str | None
-    method: str
+    method: str  # of a custom route: the HTTP method and the path
     target: str | None = None  # the name or URI that it is about
     reference: str
     error: BaseException

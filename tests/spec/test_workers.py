@@ -52,6 +52,10 @@ SCRIPT = """
             await asyncio.sleep(0.01)
         return "done"
 
+    @server.route("/who")
+    def which(request):
+        return {"pid": os.getpid(), "host": request.client_host}
+
     if "secured" in options:
         options["tls"] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         options["tls"].load_cert_chain(options.pop("secured"))
@@ -204,6 +208,13 @@ def test_connections_are_dispatched_round_robin(shared: WorkerServer) -> None:
     turns = [shared.who() for _ in range(9)]
     assert set(turns) == shared.pids
     assert turns == turns[:3] * 3
+
+
+def test_every_worker_answers_custom_routes(shared: WorkerServer) -> None:
+    replies = [shared.get("/who") for _ in range(6)]
+    assert {status for status, _ in replies} == {200}
+    assert {body["pid"] for _, body in replies} == shared.pids
+    assert {body["host"] for _, body in replies} == {"127.0.0.1"}
 
 
 @pytest.mark.row("PROMISE-4")

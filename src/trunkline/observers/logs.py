@@ -34,8 +34,8 @@ class LogObserver:
             what = (
                 fact.method if fact.target is None else f"{fact.method} of {printable(fact.target, max_length=200)!r}"
             )
-            template = "%s failed (request %r, reference %s)"
-            _log.error(template, what, fact.request, fact.reference, exc_info=fact.error)
+            request = "" if fact.request is None else f"request {fact.request!r}, "
+            _log.error("%s failed (%sreference %s)", what, request, fact.reference, exc_info=fact.error)
         elif isinstance(fact, ConnectionFailed):
             template = "a connection failed and was closed (%s, peer %s, incident %s)"
             _log.error(template, fact.transport, fact.peer or "unknown", fact.incident, exc_info=fact.error)

@@ -31,6 +31,7 @@ __all__ = [
     "LimitOptions",
     "PromptOptions",
     "ResourceOptions",
+    "RouteOptions",
     "ToolOptions",
     "check_options",
     "select_options",
@@ -102,6 +103,15 @@ class CompletionOptions(_ThreadOption, total=False):
     tool: str | None  # the name of the tool
 
 
+class RouteOptions(_ThreadOption, total=False):
+    """Options of `route` and `add_route` besides the path."""
+
+    methods: Sequence[str]  # of HTTP; default: `GET`, which includes `HEAD`
+    public: bool  # True: callers need no credentials
+    scopes: Sequence[str] | None  # scopes that a token needs, all of them; `()` declares that none are needed
+    timeout: float | None  # seconds per request; default: `work_timeout`
+
+
 _OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     **dict.fromkeys(("name", "title", "description", "mime_type", "prompt", "resource", "tool"), TEXT),
     **dict.fromkeys(("structured", "thread", "enabled", "public", "guard", "listed"), FLAG),
@@ -112,6 +122,7 @@ _OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     "scopes": instance_of("a list of scopes", Iterable),
     "list": FUNCTION,
     "requires": each_value(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
+    "methods": instance_of("a list of methods", Iterable),
     "asks": instance_of("a list of capabilities", Iterable),
 }  # types of options; those not listed, and the items of `scopes` and `asks`, are checked where they are read
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.server.notifications.listen import ListenStream, ListenStreams
     from trunkline.server.notifications.resource_updates import ResourceUpdates
     from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
+    from trunkline.server.routes import Routes
     from trunkline.server.sessions.durable import DurableSessions
     from trunkline.server.tasks.service import TaskService
     from trunkline.stores.store import Store
@@ -97,6 +98,7 @@ class ServerRuntime:
         self.listeners: list[Listener] = []
         self.file_watch: FileWatcher | None = None
         self.forwarder: RequestForwarding | None = None
+        self.routes: Routes | None = None  # custom routes, once they are used
         self._local_announcer: Announcer | None = None
         self._cluster_announcer: Announcer | None = None  # announces to other processes
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -518,6 +520,8 @@ class ServerRuntime:
     async def drain(self) -> None:
         """Shutdown stage: wait until all running work has ended."""
         await asyncio.gather(*(connection.wait_drained() for connection in self.connections))
+        if self.routes is not None:
+            await self.routes.drain()
         if self.forwarder is not None:
             await self.forwarder.drained()
         if self._ledger is not None:

@@ -38,6 +38,7 @@ from trunkline.server.options import (
     Health,
     PromptOptions,
     ResourceOptions,
+    RouteOptions,
     ToolOptions,
     check_options,
 )
@@ -68,10 +69,12 @@ if TYPE_CHECKING:
     from trunkline.registry.completions import CompletionEntry
     from trunkline.registry.prompts import PromptEntry
     from trunkline.registry.resources import ResourceEntry, TemplateEntry
+    from trunkline.registry.routes import RouteEntry
     from trunkline.server.files.watch import FileWatcher
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
     from trunkline.server.notifications.subscription_hooks import SubscriptionHook
+    from trunkline.server.routes import Routes
     from trunkline.stores.store import Store
     from trunkline.supervision.worker_channel import WorkerChannel
     from trunkline.transports.http.asgi import App
@@ -253,11 +256,14 @@ class Server:
 
     def scoped(self) -> list[str]:
         """Return the names of the entries that need scopes; a server that has some needs authentication."""
-        return self._catalog.scoped()
+        routes = [f"route {each.path!r}" for each in self._routes() if each.access is not None and each.access.scopes]
+        return [*self._catalog.scoped(), *routes]
 
     def undeclared(self) -> list[str]:
-        """Return the names of the entries without `scopes` and `allow`. `scopes=()` declares that none are needed."""
-        return self._catalog.undeclared()
+        """Return the names of the entries without `scopes` and `allow`, and of the routes that are not public and have
+        no `scopes`. `scopes=()` declares that none are needed."""
+        routes = [f"route {each.path!r}" for each in self._routes() if each.access is None and not each.public]
+        return [*self._catalog.undeclared(), *routes]
 
     # --- registering ---------------------------------------------------------------------------
 
@@ -372,6 +378,41 @@ class Server:
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt."""
         self.prompts.remove(name)
+
+    # --- custom HTTP routes --------------------------------------------------------------------
+
+    def route(self, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
+        """Answer HTTP requests to a path beside the MCP endpoint with a function, async or plain. It takes a
+        `trunkline.http.Request` and returns a `Response`, a text, bytes, a value to send as JSON, or None. `{name}`
+        segments of the path are in `request.path_params`. Routes exist over HTTP only."""
+        if callable(path):
+            raise RegistrationError("@server.route needs a path: @server.route('/version')")
+        return as_decorator(partial(self.add_route, path, **options))
+
+    def add_route(self, path: str, function: Callable[..., Any], **options: Unpack[RouteOptions]) -> None:
+        """Answer HTTP requests to a path with a function. A plain function runs on a thread, with `thread=False` on the
+        loop. Callers need the same credentials as for MCP, unless the route is `public`."""
+        from trunkline.server.routes import build_route
+
+        self._get_routes().add(build_route(path, function, options))
+
+    def _get_routes(self) -> "Routes":
+        if self._runtime.routes is None:
+            from trunkline.server.routes import Routes
+
+            self._runtime.routes = routes = Routes(self.settings, self._runtime.get_services)
+            if self.settings.legacy_sse and self.settings.http_sessions:
+                routes.reserve("/sse", "HTTP+SSE")
+                routes.reserve("/messages", "HTTP+SSE")
+            if self.settings.health:
+                routes.reserve("/livez/*", "health checks")
+                routes.reserve("/readyz/*", "health checks")
+            if self._auth is not None:
+                routes.reserve("/.well-known/oauth-protected-resource/*", "authorization metadata")
+        return self._runtime.routes
+
+    def _routes(self) -> "Iterable[RouteEntry]":
+        return () if self._runtime.routes is None else self._runtime.routes
 
     # --- client events -------------------------------------------------------------------------
 
@@ -628,6 +669,7 @@ class Server:
             forwarder=self._get_forwarder(),
             dpop_replays=self._get_dpop_replays,
             health=health,
+            routes=self._get_routes,
             certificates=self._certificates,
             opened=opened,
             source=worker_channel,
@@ -667,10 +709,10 @@ class Server:
         return HealthEndpoint(states, self._store.writable, self._runtime.health_checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
-        """Return an ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs
-        under any ASGI server and can be mounted under any path. `identify` returns the principal of a request from its
-        ASGI scope, after other middleware has verified it; a session belongs to the principal that opened it. A server
-        with `auth=` needs no `identify`."""
+        """Return an ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse and custom routes
+        beside it. It runs under any ASGI server and can be mounted under any path. `identify` returns the principal of
+        a request from its ASGI scope, after other middleware has verified it; a session belongs to the principal that
+        opened it. A server with `auth=` needs no `identify`."""
         from trunkline.server.run.process import make_asgi_app, make_authenticator
 
         if not isinstance(cast("Any", path), str):
@@ -679,6 +721,8 @@ class Server:
             check_callback("identify=", identify)
         if identify is not None and self._auth is not None:
             raise MisuseError("identify= is for servers without auth=, which identifies callers by their tokens")
+        routes = self._get_routes()
+        routes.reserve("/" + path.strip("/"), "MCP")
         gate = make_authenticator(self, path, self._auth, identify, dpop_replays=self._get_dpop_replays)
         ready = self._runtime.get_services
         released = self._runtime.end_listen_streams
@@ -691,6 +735,7 @@ class Server:
             session_backend=lambda: ready().durable_sessions,
             forwarder=self._get_forwarder,
             health=self._make_health(),
+            routes=routes,
         )
 
     def run(
@@ -736,8 +781,10 @@ class Server:
     def _run_workers(self, address: str, tls: "SSLContext | CertificateFiles | None", count: int) -> None:
         """Run workers; without a configured store they share a temporary one."""
         from trunkline.server.run.workers import WorkerJob, check_workers_supported, run_workers, temporary_store_folder
+        from trunkline.transports.addresses import parse_address
 
         check_workers_supported()
+        self._get_routes().reserve(parse_address(address).path, "MCP")
         work = WorkerJob(self, self._listen, lambda: self._shutdown.readiness, tls)
         if (store := self._store.configured) is not None:
             if not store.lasting:

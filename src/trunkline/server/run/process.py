@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trunkline.transports.http.authenticator import Authenticator, Identify
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health
+    from trunkline.transports.http.routes import RouteFinder
     from trunkline.transports.http.session.backend import SessionBackend
     from trunkline.transports.listener_limits import ListenerGuard
     from trunkline.transports.listening import ListeningSockets
@@ -355,15 +356,16 @@ async def open_listener(
     forwarder: "Relay | None" = None,
     dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
     health: "Callable[[], Health | None]" = lambda: None,
+    routes: "Callable[[], RouteFinder | None]" = lambda: None,
     certificates: "MutableSet[ServerTls] | None" = None,
     opened: "ListeningSockets | None" = None,
     source: "ConnectionSource | None" = None,
     previous_tls: "SSLContext | None" = None,
 ) -> "Listener":
     """Open a listener for a server at an address. The transport receives the listener limits, which create the
-    connections; over HTTP also the session backend, the forwarder, and in a worker the sockets that the supervisor has
-    `opened`, and the `source` of the connections that it accepts. The TLS of the listener is added to
-    `certificates`; it uses `previous_tls` if the certificate files cannot be loaded."""
+    connections; over HTTP also the session backend, the forwarder, the custom routes, and in a worker the sockets that
+    the supervisor has `opened`, and the `source` of the connections that it accepts. The TLS of the listener is added
+    to `certificates`; it uses `previous_tls` if the certificate files cannot be loaded."""
     from trunkline.transports.addresses import parse_address  # imported here: stdio has no address
 
     where = parse_address(address)
@@ -397,6 +399,7 @@ async def open_listener(
                 session_backend=session_backend,
                 relay=forwarder,
                 health=health(),
+                routes=routes(),
                 source=source,
             )
     from trunkline.transports.tcp import listen_tcp
@@ -497,6 +500,7 @@ def make_asgi_app(
     session_backend: "Callable[[], SessionBackend | None]",
     forwarder: "Callable[[], Relay | None]",
     health: "Health | None",
+    routes: "RouteFinder | None" = None,
 ) -> "App":
     """Make the ASGI application of a server. `end_listen_requests` ends the open `subscriptions/listen` requests;
     `session_backend` and `forwarder` return their objects once the server has started."""
@@ -517,6 +521,7 @@ def make_asgi_app(
         session_backend=session_backend,
         relay=forwarder,
         health=health,
+        routes=routes,
     )
 
 

@@ -1,4 +1,4 @@
-"""HTTP application: Streamable HTTP and WebSocket at one path, HTTP+SSE beside it.
+"""HTTP application: Streamable HTTP and WebSocket at one path, HTTP+SSE and custom routes beside it.
 
 Requests come from our own connections (`connection.py`) or from an ASGI server (`asgi.py`). Each passes the listener
 guard (Host and Origin) and the authenticator before its body is read. The era of a request to the MCP path is decided
@@ -31,6 +31,7 @@ from trunkline.transports.http.request import (
     Send,
 )
 from trunkline.transports.http.respond import VERSION_HEADER, refuse_not_acceptable
+from trunkline.transports.http.routes import MatchedRoute, RouteEndpoint, RouteFinder
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.session.endpoint import SessionEndpoint
 from trunkline.transports.listener_limits import ListenerGuard
@@ -86,7 +87,9 @@ class HttpApp:
         session_backend: SessionBackend | None = None,
         relay: Relay | None = None,
         health: Health | None = None,
+        routes: RouteFinder | None = None,
     ) -> None:
+        """`routes` finds the custom routes; raise `RegistrationError` if one is at the MCP path."""
         settings, path = guard.settings, "/" + path.strip("/")
         self._relay = relay
         self._forwarder = forwarder = None if relay is None else Forwarder(relay)
@@ -109,6 +112,10 @@ class HttpApp:
             self._routes.setdefault(_SSE_PATH, self.http_sse.handle_stream)
             self._routes.setdefault(_MESSAGES_PATH, self.http_sse.handle_post)
 
+        self._custom_routes = routes
+        self._route_endpoint = RouteEndpoint(guard, self._body_reader)
+        if routes is not None:
+            routes.reserve(path, "MCP")
         if relay is not None:
             relay.inbound.targets.append(self)
 
@@ -145,11 +152,26 @@ class HttpApp:
             request.respond(204, b"", (b"allow", _CORS_METHODS))  # the server as a whole
             return None
         if handle is None:
-            request.refuse(404, f"not found: the MCP endpoint is {self._path}", kind="not_found")
-            return None
+            return self._handle_route(request)
         if request.method == "OPTIONS":
             request.respond(204, b"", *_preflight_headers(headers.get(b"access-control-request-headers", b"")))
             return None
+        return handle(request) if self._authenticator is None else self._handle_authenticated(request, handle)
+
+    def _handle_route(self, request: HttpRequest) -> Handling:
+        """Pass a request to a custom route."""
+        route = None if self._custom_routes is None else self._custom_routes.find(request.path)
+        if route is None:
+            request.refuse(404, f"not found: the MCP endpoint is {self._path}", kind="not_found")
+            return None
+        if request.method == "OPTIONS":
+            request.respond(204, b"", *_route_preflight_headers(request, route))
+            return None
+        handle = partial(self._route_endpoint.handle, route)
+        return handle(request) if route.is_public(request.method) else self._handle_authenticated(request, handle)
+
+    def _handle_authenticated(self, request: HttpRequest, handle: Handler) -> Handling:
+        """Authenticate a request and handle it."""
         if self._authenticator is None:
             return handle(request)
         result = self._authenticator.authenticate(request, self._resource_path(request.path))
@@ -217,8 +239,9 @@ class HttpApp:
         return self.handshake.handle_post(request, message, body)
 
     def _resource_path(self, route: str) -> str:
-        """Return the path that clients know as the resource: the POST path of HTTP+SSE belongs to its stream's path."""
-        return route if route == self._path else _SSE_PATH
+        """Return the path that clients know as the resource: the POST path of HTTP+SSE belongs to its stream's path,
+        custom routes belong to the MCP path."""
+        return _SSE_PATH if route != self._path and route in self._routes else self._path
 
     # --- public pages -----------------------------------------------------------------------------
 
@@ -341,6 +364,19 @@ def _preflight_headers(requested: bytes) -> Headers:
     return [
         (b"access-control-allow-methods", _CORS_METHODS),
         (b"access-control-allow-headers", b", ".join((*_CORS_REQUEST_HEADERS, *params))),
+        (b"access-control-max-age", b"86400"),
+    ]
+
+
+def _route_preflight_headers(request: HttpRequest, route: MatchedRoute) -> Headers:
+    """Return the response headers of OPTIONS for a custom route. A page of an allowed origin may send any header."""
+    allowed = ", ".join(route.allowed_methods).encode()
+    if b"origin" not in request.headers:
+        return [(b"allow", allowed)]
+    return [
+        (b"allow", allowed),
+        (b"access-control-allow-methods", allowed),
+        (b"access-control-allow-headers", request.headers.get(b"access-control-request-headers", b"")),
         (b"access-control-max-age", b"86400"),
     ]
 

@@ -27,6 +27,7 @@ from trunkline.transports.http.request import (
     Send,
     run_detached,
 )
+from trunkline.transports.http.routes import RouteFinder
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.shutdown_signal import on_shutdown_signal
 from trunkline.transports.listener_limits import ListenerGuard
@@ -50,13 +51,15 @@ class App:
         session_backend: Callable[[], SessionBackend | None] = lambda: None,
         relay: Callable[[], Relay | None] = lambda: None,
         health: Health | None = None,
+        routes: RouteFinder | None = None,
     ) -> None:
         """Create the application; nothing is opened before the first request.
 
         `start` prepares the server for the running loop and may be called repeatedly; `stop` ends it. `close_listeners`
         ends the `subscriptions/listen` requests of the server. Without an authenticator every request is admitted,
         without a principal. `session_backend` and `relay` return the backend of durable sessions and the relay to other
-        processes, once the server has started. `health` answers `/livez` and `/readyz`.
+        processes, once the server has started. `health` answers `/livez` and `/readyz`, `routes`
+        finds the custom routes.
         """
         self._start = start
         self._stop = stop
@@ -64,6 +67,7 @@ class App:
         self._session_backend = session_backend
         self._relay = relay
         self._health = health
+        self._routes = routes
         self._path = path
         self._authenticator = authenticator
         self._state: HttpApp | None = None
@@ -97,6 +101,7 @@ class App:
                 session_backend=self._session_backend(),
                 relay=self._relay(),
                 health=self._health,
+                routes=self._routes,
             )
             self._loop = loop
         return self._state

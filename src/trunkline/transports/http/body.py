@@ -80,6 +80,10 @@ class BodyReader:
             reason = "the content type must be application/json, in UTF-8"
             request.refuse(415, reason, kind="unsupported_media_type")
             return False
+        return self.check_length(request)
+
+    def check_length(self, request: HttpRequest) -> bool:
+        """Return whether the announced length of a body is within the limit; refuse the request if not."""
         length = request.headers.get(b"content-length", b"0")
         size = int(length) if request.body is None and length.isdigit() else len(request.body or b"")
         if size > self._size_limit:

@@ -11,6 +11,7 @@ from trunkline.transports.http.authenticator import Authenticator
 from trunkline.transports.http.connection import HttpConnections
 from trunkline.transports.http.forwarding.outbound import Relay
 from trunkline.transports.http.health import Health
+from trunkline.transports.http.routes import RouteFinder
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets
@@ -31,16 +32,19 @@ async def listen_http(
     session_backend: SessionBackend | None = None,
     relay: Relay | None = None,
     health: Health | None = None,
+    routes: RouteFinder | None = None,
     source: ConnectionSource | None = None,
 ) -> Listener:
-    """Listen for HTTP clients: Streamable HTTP and WebSocket at `path`, HTTP+SSE beside it.
+    """Listen for HTTP clients: Streamable HTTP and WebSocket at `path`, HTTP+SSE and custom routes beside it.
 
     With a session backend, sessions outlive this process; `relay` forwards requests for sessions of other processes.
     Without `opened` sockets it listens on a free port of the loopback interface. With a `source`, connections come from
     it (a supervisor listens), and the sockets only give the address.
     """
 
-    app = HttpApp(guard, path, authenticator, session_backend=session_backend, relay=relay, health=health)
+    app = HttpApp(
+        guard, path, authenticator, session_backend=session_backend, relay=relay, health=health, routes=routes
+    )
     connections = HttpConnections(guard, app)
     if opened is None:
         opened = open_sockets(Address("https" if tls else "http", LOOPBACK_ADDRESS, path=path), guard.settings)
