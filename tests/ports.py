@@ -11,7 +11,7 @@ class HeldPort:
     """A free port, reserved until it is closed or collected.
 
     A socket is bound to the port and does not listen: connections are refused, and the system gives the port to no other
-    program that asks for a free one. A server that sets SO_REUSEADDR, as asyncio, uvicorn, hypercorn and Valkey do, can
+    program that asks for a free one. A server that sets SO_REUSEADDR, as asyncio, the ASGI servers and Valkey do, can
     bind it all the same, and again after it was killed.
     """
 

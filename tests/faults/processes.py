@@ -32,6 +32,7 @@ COMMANDS = {
         "--bind",
         "127.0.0.1:{port}",
     ],
+    "granian": ["granian", f"{MODULE}:app", "--interface", "asgi", "--port", "{port}"],
     "deployment": ["tests.chaos.campaign_server", "{port}"],
 }
 

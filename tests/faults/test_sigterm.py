@@ -13,6 +13,9 @@ from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, ini
 from tests.faults.processes import RunningServer, served
 from tests.limits import PATIENCE
 from tests.ports import HeldPort
+from websockets.asyncio.client import connect
+from websockets.frames import CloseCode
+from websockets.typing import Subprotocol
 
 from trunkline.server.shutdown import EXIT_CODES
 
@@ -22,6 +25,7 @@ ENDS_WITH = {
     "run": 0,
     "uvicorn": -signal.SIGTERM,
     "hypercorn": 0,
+    "granian": 0,
 }  # uvicorn kills itself with the signal at the end
 
 
@@ -75,7 +79,19 @@ async def test_streams_of_calls_beyond_the_drain_time_end_properly(command: str,
             assert (code, server.complaints) == (expected, [])
 
 
-@pytest.mark.parametrize("command", ["run", "uvicorn"])
+@pytest.mark.parametrize("command", ENDS_WITH)
+async def test_websocket_is_closed_as_going_away(command: str, tmp_path: Path) -> None:
+    with served(tmp_path / "effects", command, drain_timeout=DRAIN) as server:
+        url = f"ws://127.0.0.1:{server.port}/mcp"
+        async with asyncio.timeout(PATIENCE), connect(url, subprotocols=[Subprotocol("mcp")]) as socket:
+            stopped = asyncio.create_task(asyncio.to_thread(server.stop))
+            await socket.wait_closed()
+            code, _ = await stopped
+        assert socket.close_code == CloseCode.GOING_AWAY
+        assert (code, server.complaints) == (ENDS_WITH[command], [])
+
+
+@pytest.mark.parametrize("command", ["run", "uvicorn", "granian"])
 async def test_running_call_of_http_sse_is_answered(command: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served(tmp_path / "effects", command, drain_timeout=10 * PATIENCE) as server:
@@ -117,7 +133,7 @@ async def post(port: int, session: str, message: Any) -> Answer:
 
 
 @pytest.mark.row("D11")
-@pytest.mark.parametrize("command", ["run", "uvicorn"])
+@pytest.mark.parametrize("command", ["run", "uvicorn", "granian"])
 async def test_busy_process_writes_its_state_before_it_ends(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ PROCESSES = "2"
 COMMANDS = {
     "uvicorn": ["uvicorn", "--workers", PROCESSES, "--port", "0"],
     "hypercorn": ["hypercorn", "--workers", PROCESSES, "--bind", "127.0.0.1:0"],
+    "granian": ["granian", "--interface", "asgi", "--workers", PROCESSES, "--port", "0"],
 }
 UPDATED = "notifications/resources/updated"
 
@@ -54,3 +55,13 @@ async def test_processes_of_foreign_asgi_server_act_as_one(port: int) -> None:
         for client in clients:
             await client.call_tool("touch")
             assert [(await anext(reader)).params.uri for reader in news] == ["library://shelf"] * 2
+
+
+@pytest.mark.row("W05")
+async def test_websocket_works_under_foreign_asgi_server(port: int) -> None:
+    async with asyncio.timeout(PATIENCE), Client(f"ws://127.0.0.1:{port}/", elicitation=accept) as client:
+        assert (await client.call_tool("ask")).data == "accept"
+        news = client.notifications(UPDATED)
+        await client.subscribe("library://shelf")
+        await client.call_tool("touch")
+        assert (await anext(news)).params.uri == "library://shelf"
