@@ -604,8 +604,8 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is in progress, or a response is not written yet."""
-        return self._request is not None or self._transport.get_write_buffer_size() > 0
+        """Whether a request or a WebSocket is in progress, or a response is not written yet."""
+        return self._request is not None or self._detached or self._transport.get_write_buffer_size() > 0
 
     def _expect_head(self) -> None:
         """Start the deadline of a request's head."""
