@@ -146,7 +146,7 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
     try:
         if not frame.isascii():
             frame.decode()  # check all bytes now: errors in raw parts would appear much later
-        if _METHOD not in frame:
+        if frame.find(_METHOD) < 0:  # `in` takes four times as long for bytes
             return _decode_response(frame)
         try:
             request = _read_request(frame)
