@@ -531,6 +531,17 @@ async def test_routes_in_progress_are_limited() -> None:
         assert (await first).body == b"done"
 
 
+async def test_stopping_server_refuses_routes() -> None:
+    app = simple().asgi(path="/mcp")
+    async with asgi_server(app) as (host, port), aiohttp.ClientSession() as session:
+        site = Site(f"http://{host}:{port}", session)
+        assert (await site.get("/version")).status == 200
+        app.close_idle_streams()
+        refused = await site.get("/version")
+        assert (refused.status, refused.message) == (503, "the server is shutting down")
+        await app.aclose()
+
+
 async def test_shutdown_waits_for_routes() -> None:
     server = Server("stopping")
     begun, release = asyncio.Event(), asyncio.Event()
