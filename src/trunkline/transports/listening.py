@@ -29,6 +29,7 @@ __all__ = [
     "bind_unix",
     "open_sockets",
     "resolve",
+    "warn_if_unencrypted",
 ]
 
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
@@ -80,7 +81,7 @@ class ListeningSockets:
 
 def open_sockets(where: Address, settings: Settings, resolved: Sequence[AddressInfo] | None = None) -> ListeningSockets:
     """Open the sockets of an address, or take them over from systemd; `resolved` are the addresses of the host if they
-    are known. Warn if other machines can reach the sockets without encryption."""
+    are known."""
     if where.inherited:
         opened = _open_inherited(where)
     elif where.socket_path:
@@ -89,7 +90,6 @@ def open_sockets(where: Address, settings: Settings, resolved: Sequence[AddressI
         listeners = bind(where.host, where.port, resolved, reuse_port=settings.reuse_port)
         address = format_bound(where, listeners[0].getsockname())
         opened = ListeningSockets(listeners, address, host_names=_default_host_names(where.host))
-    _warn_if_unencrypted(where, opened)
     return opened
 
 
@@ -114,7 +114,8 @@ def _default_host_names(host: str) -> tuple[str, ...]:
     return (f"[{host}]" if ":" in host else host,)
 
 
-def _warn_if_unencrypted(where: Address, opened: ListeningSockets) -> None:
+def warn_if_unencrypted(where: Address, opened: ListeningSockets) -> None:
+    """Warn if other machines can reach the sockets of an address without encryption."""
     hosts = [place[0] for place in map(_bound_to, opened.sockets) if place]
     if where.secure or all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
         return

@@ -13,7 +13,13 @@ from trunkline.transports.accept import Acceptor, TransportOpener
 from trunkline.transports.addresses import Address, format_host_port
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.listener_limits import ListenerGuard
-from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets, resolve
+from trunkline.transports.listening import (
+    LOOPBACK_ADDRESS,
+    ListeningSockets,
+    open_sockets,
+    resolve,
+    warn_if_unencrypted,
+)
 from trunkline.transports.sockets import LINGER, SocketConnection, SocketConnectionFactory, dial, guarded_factory
 from trunkline.transports.stream import FramingName
 from trunkline.transports.tls import ServerTls, TlsOptions
@@ -69,7 +75,9 @@ async def listen_tcp(
     """Listen on a host and port, or on sockets that are `opened` already; port 0 lets the system choose one. Warn if
     the traffic is unencrypted and not local."""
     if opened is None:
-        opened = open_sockets(Address(_scheme(tls), host, port), guard.settings, await resolve(host, port))
+        where = Address(_scheme(tls), host, port)
+        opened = open_sockets(where, guard.settings, await resolve(host, port))
+        warn_if_unencrypted(where, opened)
     tls_options = TlsOptions(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
     factory = guarded_factory(SocketConnectionFactory("tcp", guard.settings, report=guard.connection_failed), guard)
     acceptor = Acceptor(opened.sockets, guard.reserve, opened.remove_file)

@@ -367,6 +367,7 @@ async def open_listener(
     the supervisor has `opened`, and the `source` of the connections that it accepts. The TLS of the listener is added
     to `certificates`; it uses `previous_tls` if the certificate files cannot be loaded."""
     from trunkline.transports.addresses import parse_address  # imported here: stdio has no address
+    from trunkline.transports.listening import warn_if_unencrypted
 
     where = parse_address(address)
     if tls is not None:
@@ -390,6 +391,8 @@ async def open_listener(
         async with _open_unless(opened, where, server.settings) as listening:
             names = listening.host_names
             gate = make_authenticator(server, where.path, auth, host_names=names, dpop_replays=dpop_replays)
+            if opened is None:
+                warn_if_unencrypted(where, listening)
             return await listen_http(
                 _make_listener_limits(server, clock, names),
                 opened=listening,
@@ -407,6 +410,8 @@ async def open_listener(
 
     async with _open_unless(opened, where, server.settings) as listening:
         guard = _make_listener_limits(server, clock)
+        if opened is None:
+            warn_if_unencrypted(where, listening)
         if where.transport == "unix":
             return await listen_unix(guard, opened=listening)
         return await listen_tcp(guard, tls=secured, opened=listening)

@@ -29,7 +29,7 @@ from trunkline.supervision.restart_policy import RestartPolicy
 from trunkline.supervision.supervisor import Supervisor, SupervisorOptions
 from trunkline.supervision.worker_channel import WorkerChannel
 from trunkline.transports.addresses import parse_address
-from trunkline.transports.listening import ListeningSockets, open_sockets
+from trunkline.transports.listening import ListeningSockets, open_sockets, warn_if_unencrypted
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -63,9 +63,11 @@ def run_workers(job: WorkerJob, address: str, count: int) -> None:
     reserve.raise_limit(job.server.settings.max_connections)
     server = job.server
     certificate = _load_certificate(job.tls, server.settings)
-    opened = open_sockets(parse_address(address), server.settings)
+    where = parse_address(address)
+    opened = open_sockets(where, server.settings)
     main, plan = partial(_run_worker, job, address, opened, certificate), _make_plan(server.settings, count)
     try:
+        warn_if_unencrypted(where, opened)
         supervisor = Supervisor(opened.sockets, main, plan, reserve, _print_line, certificate=certificate)
         code = supervisor.run(lambda: _print_line(f"{server.name} listens at {opened.address}"))
     finally:
