@@ -7,7 +7,7 @@ from peers.handlers import add, echo, echo_sync, extra, extra_names, greet, item
 from trunkline import Context, Server
 
 if os.environ.get("BENCH_VERIFIED"):
-    from verified import auth
+    from authentication import auth
 
     server = Server("bench", auth=auth())
 elif place := os.environ.get("BENCH_STORE"):
