@@ -98,9 +98,12 @@ class Process:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **streams: Any) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
-        self._process = subprocess.Popen(
-            command, stderr=self._errors, env=env, **(streams or {"stdin": subprocess.DEVNULL, "stdout": self._errors})
-        )
+        streams = streams or {"stdin": subprocess.DEVNULL, "stdout": self._errors}
+        try:
+            self._process = subprocess.Popen(command, stderr=self._errors, env=env, **streams)
+        except OSError as error:
+            self._errors.close()
+            raise BenchError(f"the command does not start: {error}") from error
 
     def __enter__(self) -> Self:
         return self

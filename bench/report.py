@@ -1,10 +1,9 @@
 """Figures as text that is as readable in a log as on a terminal, and as JSON."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import Any
 
 from bench.driver import Sample
 from bench.workloads import Bar, Row
@@ -20,6 +19,14 @@ class Figures:
     def best(self, target: str, per: str = "request") -> float:
         """The cheapest sample: the cost without disturbance."""
         return min(s.cost / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
+
+    def median(self, target: str, per: str = "request") -> float:
+        """The middle sample."""
+        return median(s.cost / (s.answer_bytes if per == "byte" else 1) for s in self.samples[target])
+
+    def in_order(self, row: Row) -> list[tuple[str, list[Sample]]]:
+        """The targets and their samples, in the order of the row's targets."""
+        return sorted(self.samples.items(), key=lambda item: row.targets.index(item[0]))
 
     def pairs(self, ours: str, theirs: str) -> Iterator[tuple[float, float]]:
         """The consecutive samples of two targets."""
@@ -52,7 +59,8 @@ def _ratio(bar: Bar, figures: Figures) -> float | None:
         return figures.best(bar.ours)
     if bar.paired:
         return median(bar.ratio(ours, theirs) for ours, theirs in figures.pairs(bar.ours, bar.peer))
-    return bar.ratio(figures.best(bar.ours, bar.per), figures.best(bar.peer, bar.per))
+    figure = figures.median if bar.by == "median" else figures.best
+    return bar.ratio(figure(bar.ours, bar.per), figure(bar.peer, bar.per))
 
 
 def lines(row: Row, figures: Figures) -> Iterator[str]:
@@ -61,10 +69,10 @@ def lines(row: Row, figures: Figures) -> Iterator[str]:
     headings = f"{f'best {row.unit}':>12}{f'median {row.unit}':>12}{'x ours':>9}{'bytes':>11}"
     ours = "trunkline" if "trunkline" in row.targets else row.targets[0]
     yield f"{row.name:<44}{headings}{'ns/byte' if by_size else '':>9}"
-    for target, samples in sorted(figures.samples.items(), key=lambda item: row.targets.index(item[0])):
+    for target, samples in figures.in_order(row):
         best = figures.best(target)
         times = f"{best / figures.best(ours):.2f}" if ours in figures.samples else ""
-        middle = median(sample.cost for sample in samples)
+        middle = figures.median(target)
         per_byte = f"{figures.best(target, 'byte') * 1000:.2f}" if by_size else ""
         size = samples[0].answer_bytes
         yield f"  {target:<42}{best:>12,.1f}{middle:>12,.1f}{times:>9}{size:>11,.0f}{per_byte:>9}"
@@ -75,11 +83,21 @@ def lines(row: Row, figures: Figures) -> Iterator[str]:
         yield f"  {verdict.word:<13}{'gate' if verdict.bar.gate else '':<6}{verdict.bar}{found}"
 
 
-def write_json(path: Path, python: str, table: Sequence[tuple[Row, Figures]]) -> None:
-    """The whole table, every sample included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+@dataclass(frozen=True)
+class Origin:
+    """Where the figures of a run come from."""
+
+    python: str
+    commit: str
+    effort: str  # rounds and batches
+
+
+def document_of(
+    origin: Origin, table: Sequence[tuple[Row, Figures]], in_process: Sequence[Mapping[str, object]] = ()
+) -> dict[str, Any]:
+    """The whole run, every sample included, as it is written to the JSON file."""
     rows = {row.name: _as_json(row, figures) for row, figures in table}
-    path.write_text(json.dumps({"python": python, "rows": rows}, indent=1) + "\n")
+    return {**asdict(origin), "rows": rows, "in_process": list(in_process)}
 
 
 def _as_json(row: Row, figures: Figures) -> Mapping[str, object]:
@@ -88,10 +106,11 @@ def _as_json(row: Row, figures: Figures) -> Mapping[str, object]:
         "targets": {
             target: {
                 "best": figures.best(target),
+                "median": figures.median(target),
                 "samples": [sample.cost for sample in samples],
                 "answer_bytes": samples[0].answer_bytes,
             }
-            for target, samples in figures.samples.items()
+            for target, samples in figures.in_order(row)
         },
         "missing": figures.missing,
         "bars": [

@@ -9,22 +9,30 @@ twice. The best batch of all rounds counts.
 `make bench BASE=<commit>` measures this tree beside one of its commits instead, and fails if the cost of a row has
 grown by more than a tenth. The two alternate, so that disturbances hit neighbouring batches alike: the median of the
 ratios of neighbours counts. Nothing is measured again, whatever the outcome.
+
+The figures are written as JSON and drawn as SVG beside it, or where `--plot` says; `--markdown` prints them as a table,
+or puts the table into a page.
 """
 
 import argparse
+import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.driver import BenchError
-from bench.environments import NPM_FOLDER, ROOT, CannotInstall, Environments
-from bench.report import Figures, lines, verdicts_of, write_json
+from bench.environments import NPM_FOLDER, ROOT, CannotInstall, Environments, commit_of_tree
+from bench.markdown import markdown, replaced
+from bench.plot import svg
+from bench.report import Figures, Origin, document_of, lines, verdicts_of
 from bench.sampling import samples
-from bench.workloads import BASE, ROWS, TARGETS, Row, against_base
+from bench.workloads import BASE, BASES, ROWS, TARGETS, Row, against_base, base_of
 
 NOT_COMPARED = ("client", "sessions", "stores", "workers", "throughput")
 """With a base: a client has no script of its own there, memory has one sample, stores and workers are compared with
@@ -45,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"CPU of the server process per request, CPython {environments.version}, best of {options.repeats} rounds",
         flush=True,
     )
-    table, failed = [], False
+    origin = Origin(environments.version, commit_of_tree(), f"{options.repeats} rounds of {options.batches} batches")
+    table, rates, failed = [], [], False
     for row in rows:
         figures = measure(row, commands, options)
         figures.missing |= {name: missing[name] for name in row.targets if name in missing}
@@ -53,11 +62,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*(line.rstrip() for line in lines(row, figures)), sep="\n", end="\n\n", flush=True)
         failed |= fails(row, figures)
     if options.base:
-        failed |= not any(BASE in figures.samples for _, figures in table)  # nothing was compared
+        failed |= not any(
+            base in figures.samples for _, figures in table for base in BASES.values()
+        )  # nothing was compared
     elif "trunkline" in commands and not options.rows:
-        failed |= _in_process_fails(commands["trunkline"][0])
-    write_json(options.json, environments.version, table)
+        rates, missed = in_process(commands["trunkline"][0])
+        failed |= missed
+    write(document_of(origin, table, rates), options)
     return int(failed)
+
+
+def write(document: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Write the figures of a run in all requested forms."""
+    for path in (options.json, options.plot):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    options.plot.write_text(svg(document), "utf-8")
+    if options.markdown == "-":
+        print(markdown(document), end="")
+    elif options.markdown:
+        page = Path(options.markdown)
+        page.write_text(replaced(page.read_text("utf-8"), markdown(document)), "utf-8")
 
 
 def fails(row: Row, figures: Figures) -> bool:
@@ -67,7 +92,9 @@ def fails(row: Row, figures: Figures) -> bool:
     if any(name.startswith("trunkline") for name in figures.missing):
         return True
     return any(
-        verdict.bar.gate and verdict.word != "PASS" and not (verdict.bar.peer == BASE and verdict.ratio is None)
+        verdict.bar.gate
+        and verdict.word != "PASS"
+        and not (verdict.bar.peer in BASES.values() and verdict.ratio is None)
         for verdict in verdicts_of(row, figures)
     )
 
@@ -81,16 +108,21 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="rounds for each row (5)")
     parser.add_argument("--quick", action="store_true", help="a rough look: fewer rounds and batches")
     parser.add_argument("--json", type=Path, help="where the figures go, with every sample")
+    parser.add_argument("--plot", type=Path, help="where the drawing goes, as SVG (beside the figures)")
+    parser.add_argument(
+        "--markdown", nargs="?", const="-", metavar="PAGE", help="print the figures as a table, or put it into a page"
+    )
     options = parser.parse_args(arguments)
     options.repeats = options.repeats or (2 if options.quick else 5)
     options.batches = 4 if options.quick else 10
     options.json = options.json or ROOT / ".cache" / "bench" / ("base.json" if options.base else "figures.json")
+    options.plot = options.plot or options.json.with_suffix(".svg")
     return options
 
 
 def _has_base(row: Row) -> bool:
     """Whether a row can be measured on an earlier commit, which has the benchmark's server only."""
-    return row.how not in NOT_COMPARED and "trunkline" in row.targets
+    return row.how not in NOT_COMPARED and base_of(row) is not None
 
 
 def _selected(row: Row, options: argparse.Namespace) -> Row:
@@ -110,9 +142,9 @@ def commands_of(
     commands, missing = {}, {}
     for name in sorted(names):
         try:
-            if name == BASE:
+            if name in BASES.values():
                 interpreter, tree = environments.base(base or "HEAD")
-                script = tree / "bench" / "server.py"
+                script = tree / "bench" / "server.py" if name == BASE else ROOT / "bench" / "asgi_server.py"
             else:
                 interpreter = environments.interpreter(TARGETS[name].environment)
                 script = ROOT / "bench" / TARGETS[name].script
@@ -131,10 +163,13 @@ def _command(name: str, interpreter: str, script: str) -> list[str]:
     return [interpreter, script, *folder, line, sys.executable, str(ROOT / "bench" / "clients" / "raw_server.py")]
 
 
-def _in_process_fails(interpreter: str) -> bool:
-    """Print the figures within one process; return whether a bar is missed there. Rates have none."""
-    subprocess.run([interpreter, str(ROOT / "bench" / "inprocess.py")], check=False)
-    return subprocess.run([interpreter, str(ROOT / "bench" / "stores.py")], check=False).returncode != 0
+def in_process(interpreter: str) -> tuple[list[dict[str, Any]], bool]:
+    """Print the figures within one process; return the rates, and whether a bar is missed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rates.json"
+        commands = [[str(ROOT / "bench" / "inprocess.py"), str(path)], [str(ROOT / "bench" / "stores.py")]]
+        missed = [subprocess.run([interpreter, *command], check=False).returncode != 0 for command in commands]
+        return json.loads(path.read_text("utf-8")) if path.exists() else [], any(missed)
 
 
 def pin() -> None:
@@ -156,10 +191,10 @@ def measure(row: Row, commands: Mapping[str, Sequence[str]], options: argparse.N
                     sample = next(under_way[name])
                 except StopIteration:
                     del under_way[name]
-                except BenchError as error:
+                except (BenchError, OSError, LookupError, ValueError) as error:  # theirs, or of an answer like no other
                     del under_way[name]
                     figures.samples.pop(name, None)
-                    figures.missing[name] = str(error)
+                    figures.missing[name] = str(error) or type(error).__name__
                 else:
                     figures.samples.setdefault(name, []).append(sample)
     return figures

@@ -10,7 +10,7 @@ from bench import run as bench_run
 from bench.driver import Sample
 from bench.environments import ROOT, CannotInstall, Environments, export
 from bench.report import Figures
-from bench.workloads import BASE, ROWS, TARGETS, Bar, Row, against_base
+from bench.workloads import BASE, BASE_UVICORN, ROWS, TARGETS, Bar, Row, against_base
 
 BARE = ROOT / "bench" / "peers" / "bare.py"
 BURN = "    sum(range(3_000))  # a slowdown, put in here on purpose\n"
@@ -113,6 +113,26 @@ def test_noise_is_not_a_regression() -> None:
     assert not bench_run.fails(against_base(ROW), found)
 
 
+def test_asgi_row_is_compared_with_base_under_same_server() -> None:
+    (row,) = [against_base(row) for row in ROWS if "under uvicorn" in row.name]
+
+    assert row.targets == ("trunkline, uvicorn", BASE_UVICORN)
+    assert bench_run.fails(row, Figures({"trunkline, uvicorn": [Sample(1.05, 1)], BASE_UVICORN: [Sample(1.0, 1)]}))
+    assert not bench_run.fails(row, Figures({"trunkline, uvicorn": [Sample(1.0, 1)], BASE_UVICORN: [Sample(1.0, 1)]}))
+
+
+def test_target_that_cannot_run_is_reported_and_others_are_measured(tmp_path: Path) -> None:
+    row = Row("a row", None, ("bare", "zeromcp"))
+    options = bench_run._options(["--quick", "--repeats", "1", "--json", str(tmp_path / "figures.json")])
+
+    found = bench_run.measure(
+        row, {"bare": [sys.executable, str(BARE)], "zeromcp": [str(tmp_path / "absent")]}, options
+    )
+
+    assert set(found.samples) == {"bare"}
+    assert "absent" in found.missing["zeromcp"]
+
+
 def test_bars_compare_targets_of_their_row() -> None:
     for row in ROWS:
         assert set(row.targets) <= TARGETS.keys()
@@ -129,6 +149,12 @@ def test_uninstallable_package_falls_back_to_older_version(monkeypatch) -> None:
     environments = Environments(sys.executable)
 
     assert environments.interpreter("fastmcp").parts[-3] == "fastmcp-older"
+
+
+def test_missed_rate_is_a_failure_only_if_it_is_a_gate() -> None:
+    assert inprocess.Rate("Z01", "decode", 9.0, 10, gate=True).missed
+    assert not inprocess.Rate("Z01", "decode", 10.0, 10, gate=True).missed
+    assert not inprocess.Rate("Z02", "validate", 9.0, 10).missed
 
 
 async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:

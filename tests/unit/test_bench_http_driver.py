@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.authentication import TOKEN
 from bench.driver import BenchError, Question, WrongAnswer
 from bench.http_driver import HttpServerProcess, message_of, told_in
 from bench.valkey import store_option
@@ -40,6 +41,16 @@ def test_forwarded_calls_are_measured(tmp_path: Path) -> None:
 
     assert sample.cost > 0
     assert len(set(lines)) == 2
+
+
+@pytest.mark.parametrize(("script", "verified"), [("server.py", True), ("asgi_server.py", False)])
+def test_other_forms_of_our_server_are_measured(script: str, verified: bool) -> None:
+    env = os.environ | ({"BENCH_VERIFIED": "1"} if verified else {})
+    command = [sys.executable, str(Path(SERVER[1]).with_name(script))]
+    with HttpServerProcess(command, env, token=TOKEN if verified else None) as server:
+        sample = server.ask(echo("hello {n}"), count=8, window=2)
+
+    assert sample.cost > 0
 
 
 def test_wrong_response_is_detected() -> None:
