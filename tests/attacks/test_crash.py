@@ -169,7 +169,7 @@ async def test_invalid_http_is_refused_or_disconnected() -> None:
             async with Caller(place.port) as caller:
                 caller.say(data)
                 answer = await caller.head()
-                assert 400 <= answer.status < 500, (data[:100], answer.status)
+                assert 400 <= answer.status < 500 or answer.status in {501, 505}, (data[:100], answer.status)
         await still_answers(place, session)
 
 

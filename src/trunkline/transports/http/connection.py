@@ -514,8 +514,12 @@ class HttpConnection(asyncio.Protocol):
         if self._read_paused:
             self._read_paused = False
             transport.resume_reading()
-        transport.write_eof()
-        self._loop.call_later(_LINGER, transport.abort)
+        try:
+            transport.write_eof()
+        except OSError:  # the peer has reset the connection
+            transport.abort()
+        else:
+            self._loop.call_later(_LINGER, transport.abort)
 
     async def begin(self, request: HttpRequest, status: int, headers: Headers) -> None:
         """Begin a response that is sent in chunks; to an HTTP/1.0 client, until the connection closes."""

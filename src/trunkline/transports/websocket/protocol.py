@@ -154,7 +154,10 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._framing.closed_by_peer or not self._transport.can_write_eof():
             self._transport.close()
         else:
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the peer has reset the connection
+                self._transport.abort()
 
     # --- source and sink of the channel -----------------------------------------------------------
 
