@@ -28,10 +28,10 @@ from typing import Any
 
 from bench.driver import BenchError
 from bench.environments import NPM_FOLDER, ROOT, CannotInstall, Environments, commit_of_tree
-from bench.markdown import markdown, replaced
 from bench.plot import svg
 from bench.report import Figures, Origin, document_of, lines, verdicts_of
 from bench.sampling import samples
+from bench.tables import markdown, replaced
 from bench.workloads import BASE, BASES, ROWS, TARGETS, Row, against_base, base_of
 
 NOT_COMPARED = ("client", "sessions", "stores", "workers", "throughput")
@@ -167,8 +167,8 @@ def in_process(interpreter: str) -> tuple[list[dict[str, Any]], bool]:
     """Print the figures within one process; return the rates, and whether a bar is missed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rates.json"
-        commands = [[str(ROOT / "bench" / "inprocess.py"), str(path)], [str(ROOT / "bench" / "stores.py")]]
-        missed = [subprocess.run([interpreter, *command], check=False).returncode != 0 for command in commands]
+        programs = [["bench.inprocess", str(path)], ["bench.stores"]]  # as modules: scripts would see ours as packages
+        missed = [subprocess.run([interpreter, "-m", *one], cwd=ROOT, check=False).returncode != 0 for one in programs]
         return json.loads(path.read_text("utf-8")) if path.exists() else [], any(missed)
 
 

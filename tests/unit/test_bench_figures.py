@@ -10,9 +10,9 @@ import pytest
 from bench import run as bench_run
 from bench.driver import Sample
 from bench.environments import ROOT
-from bench.markdown import BEGIN, END, markdown, replaced
 from bench.plot import duration, svg
 from bench.report import Figures, Origin, document_of
+from bench.tables import BEGIN, END, markdown, replaced
 from bench.workloads import Bar, Row
 
 SVG = "{http://www.w3.org/2000/svg}"

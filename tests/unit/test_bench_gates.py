@@ -1,6 +1,7 @@
 """The benchmark's gates can fail: on regressions, on missed bars, and on missing measurements."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -155,6 +156,11 @@ def test_missed_rate_is_a_failure_only_if_it_is_a_gate() -> None:
     assert inprocess.Rate("Z01", "decode", 9.0, 10, gate=True).missed
     assert not inprocess.Rate("Z01", "decode", 10.0, 10, gate=True).missed
     assert not inprocess.Rate("Z02", "validate", 9.0, 10).missed
+
+
+@pytest.mark.parametrize("program", ["bench.inprocess", "bench.stores"])
+def test_programs_of_the_run_find_their_packages(program: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import {program}"], cwd=ROOT, check=True)
 
 
 async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Prints the figures of a run as Markdown: `python -m bench.markdown figures.json [PAGE]`.
+"""Prints the figures of a run as Markdown: `python -m bench.tables figures.json [PAGE]`.
 
 With a page, the table replaces the one between the two comments there.
 """
