@@ -289,14 +289,10 @@ _NO_WRITER: Any = _NoWriter()
 
 def make_request(writer: Any, scope: Scope, *, method: str) -> HttpRequest:
     """Make the request of an ASGI scope. Repeated headers are joined by commas."""
-    headers: dict[bytes, bytes] = {}
-    repeated: list[bytes] = []
-    for name, value in scope["headers"]:
-        if name in headers:
-            repeated.append(name)
-            headers[name] += b", " + value
-        else:
-            headers[name] = value
+    fields: list[tuple[bytes, bytes]] = list(scope["headers"])
+    headers, repeated = dict(fields), ()
+    if len(headers) < len(fields):
+        headers, repeated = _join_repeated(fields)
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     client, server = scope.get("client", ()), scope.get("server")
@@ -313,6 +309,19 @@ def make_request(writer: Any, scope: Scope, *, method: str) -> HttpRequest:
         root_path=root,
         scope=scope,
     )
+
+
+def _join_repeated(fields: list[tuple[bytes, bytes]]) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Return headers with their values joined, and the names that occur more than once."""
+    headers: dict[bytes, bytes] = {}
+    repeated: list[bytes] = []
+    for name, value in fields:
+        if name in headers:
+            repeated.append(name)
+            headers[name] += b", " + value
+        else:
+            headers[name] = value
+    return headers, repeated
 
 
 async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
