@@ -6,7 +6,6 @@ where the ASGI server sends lifespan events, the shutdown event closes the appli
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -83,8 +82,9 @@ class App:
         if state is None or self._loop is not asyncio.get_running_loop():
             state = await self._ensure_state()
         if kind == "http":
-            exchange = AsgiExchange(scope, receive, send)
-            await exchange.serve(state.handle(exchange.request))
+            exchange = AsgiExchange(receive, send)
+            request = make_request(exchange, scope, method=scope["method"])
+            await exchange.serve(request, state.handle(request))
         elif kind == "websocket":
             await state.handle_websocket(make_request(_NO_WRITER, scope, method="GET"), scope, receive, send)
         else:
@@ -157,37 +157,41 @@ class App:
 
 
 class AsgiExchange:
-    """One HTTP request of an ASGI server; the source of the request."""
+    """One HTTP request of an ASGI server; the source of the request.
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.request = make_request(self, scope, method=scope["method"])
+    It keeps no reference to the request, which refers to it: both are freed without the garbage collector.
+    """
+
+    __slots__ = ("_begun", "_over", "_receive", "_response", "_send", "_wake", "_watcher", "_work")
+
+    def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
         self._response: tuple[int, Headers, bytes] | None = None  # a whole response, not sent yet
-        self._work: deque[Coroutine[Any, Any, None]] = deque()
+        self._work: list[Coroutine[Any, Any, None]] = []
         self._begun = False  # the response has begun
         self._over = False  # nothing waits for the response any more
         self._wake: asyncio.Future[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    async def serve(self, handling: Handling) -> None:
+    async def serve(self, request: HttpRequest, handling: Handling) -> None:
         """Wait until the request is answered, and send the response."""
         try:
             if handling is not None:
                 await handling
             while not self._begun:
                 if self._response is not None:
-                    await self._send_response(*self._response)
+                    await self._send_response(request.method, *self._response)
                 elif self._work:
-                    await self._work.popleft()
-                elif self.request.disconnected:
+                    await self._work.pop(0)
+                elif request.disconnected:
                     return
                 else:
                     self._wake = asyncio.get_running_loop().create_future()
                     await self._wake
         except asyncio.CancelledError:
-            if not self.request.disconnected:
-                self.request.set_disconnected()
+            if not request.disconnected:
+                request.set_disconnected()
             raise
         finally:
             self._over = True
@@ -198,11 +202,11 @@ class AsgiExchange:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def _send_response(self, status: int, headers: Headers, body: bytes) -> None:
+    async def _send_response(self, method: str, status: int, headers: Headers, body: bytes) -> None:
         self._begun = True
         all_headers = [*headers, (b"content-length", b"%d" % len(body))] if status != _NO_CONTENT else [*headers]
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
-        await self._send({"type": "http.response.body", "body": b"" if self.request.method == "HEAD" else body})
+        await self._send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     # --- the source of the request ------------------------------------------------------------------
 
@@ -237,14 +241,14 @@ class AsgiExchange:
         """End a response that was sent in chunks."""
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def read_body(self, request: HttpRequest, limit: int) -> bytes:  # noqa: ARG002
+    async def read_body(self, request: HttpRequest, limit: int) -> bytes:
         """Return the whole body. Raise `BodyTooLarge` as soon as it exceeds the limit, and `Disconnected`."""
         pieces: list[bytes] = []
         size = 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                self.request.set_disconnected()
+                request.set_disconnected()
                 raise Disconnected
             piece: bytes = message.get("body", b"")
             size += len(piece)
@@ -262,15 +266,15 @@ class AsgiExchange:
         """Raise an error: there is no transport to give up."""
         raise NotImplementedError
 
-    def watch_disconnect(self, request: HttpRequest) -> None:  # noqa: ARG002
+    def watch_disconnect(self, request: HttpRequest) -> None:
         """Wait for the disconnect event in a task, until the request is answered."""
         if self._watcher is None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+            self._watcher = asyncio.get_running_loop().create_task(self._watch(request))
 
-    async def _watch(self) -> None:
+    async def _watch(self, request: HttpRequest) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.request.set_disconnected()
+        request.set_disconnected()
         self._wake_up()
 
     def watch_half_close(self, request: HttpRequest, callback: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from tests.unit.transports.http.asgi import Answer, call, request
 
 from trunkline import Server, Settings
 from trunkline.transports.channel import ChannelClosed
-from trunkline.transports.http.asgi import AsgiExchange
+from trunkline.transports.http.asgi import AsgiExchange, make_request
 from trunkline.transports.http.http_sse import HttpSseChannel, HttpSseEndpoint
 from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.wire.messages import Notification
@@ -47,9 +47,10 @@ class Host:
             "root_path": "/app",
             "query_string": query.encode(),
         }
-        exchange = AsgiExchange(scope, receive, answer.send)
-        exchange.request.principal = self.principal
-        answer.task = asyncio.get_running_loop().create_task(exchange.serve(handle(exchange.request)))
+        exchange = AsgiExchange(receive, answer.send)
+        request = make_request(exchange, scope, method=scope["method"])
+        request.principal = self.principal
+        answer.task = asyncio.get_running_loop().create_task(exchange.serve(request, handle(request)))
         return answer
 
     async def opened(self) -> tuple[Answer, str]:
