@@ -211,9 +211,7 @@ class HttpRequest:
 
     def refuse_method(self, allowed: bytes) -> None:
         """Respond 405 with the methods that are allowed."""
-        self.refuse_with_error(
-            405, ProtocolError.rebuilt(f"method not allowed: use {allowed.decode()}", -32600), (b"allow", allowed)
-        )
+        self.refuse(405, f"method not allowed: use {allowed.decode()}", (b"allow", allowed))
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Continue to handle this request in a coroutine, from a callback that cannot wait for it."""
