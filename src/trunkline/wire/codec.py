@@ -189,7 +189,7 @@ def _has_unique_members(frame: bytes, message: Incoming) -> bool:
     Decoding keeps one of several members of a name, so the frame has more colons than its values have when encoded
     again. Colons within strings count on both sides, unless an escape hides them in the frame.
     """
-    if b"\\u003" in frame and (b"\\u003a" in frame or b"\\u003A" in frame):
+    if frame.find(b"\\u003") >= 0 and (b"\\u003a" in frame or b"\\u003A" in frame):
         return False
     params: Any = message.params if isinstance(message, Request) else None
     try:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, cast
 from trunkline.clock import WallClock
 from trunkline.transports.addresses import format_host_port
 from trunkline.transports.http.deadlines import DeadlineSet
-from trunkline.transports.http.head import BadHead, HeadParser, split_target
+from trunkline.transports.http.head import BadHead, HeadParser, KnownHead, split_target
 from trunkline.transports.http.request import (
     UNIX_CLIENT,
     BodyTooLarge,
@@ -180,6 +180,8 @@ class HttpConnection(asyncio.Protocol):
         self._server: tuple[str, int | None] | None = None
         self._buffer = b""  # received, not parsed yet
         self._head: HeadParser | None = None  # of a request whose head is incomplete
+        self._known_head: KnownHead | None = None  # of the request before
+        self._used = False  # a request was received
         self._head_due = False  # whether the deadline of a head is running
         self._body: _IncomingBody | None = None  # of a request whose body is incomplete
         self._request: HttpRequest | None = None  # the request in progress
@@ -325,8 +327,14 @@ class HttpConnection(asyncio.Protocol):
 
     def _receive_head(self) -> bool:
         """Parse the head of a request, and handle the request; return False while the head is incomplete."""
-        connections = self._connections
-        head = self._head or HeadParser(connections.header_limit)
+        known = self._known_head
+        if known is not None and self._head is None and (found := known.match(self._buffer)) is not None:
+            digits, size = found
+            head = known.parsed
+            headers = {**head.headers, b"content-length": digits}
+            self._start_request(head, headers, int(digits), self._buffer[size:])
+            return True
+        head = self._head or HeadParser(self._connections.header_limit)
         rest = head.feed(self._buffer)
         if rest is None:
             self._buffer = b""
@@ -334,14 +342,21 @@ class HttpConnection(asyncio.Protocol):
             self._expect_head()
             return False
         self._head = None
+        self._known_head = head.remember() if self._used else None
+        self._start_request(head, head.headers, head.content_length, rest)
+        return True
+
+    def _start_request(self, head: HeadParser, headers: dict[bytes, bytes], length: int, rest: bytes) -> None:
+        """Handle a request whose head is complete. `rest` follows the head."""
         if self._head_due:
             self._head_received()
+        self._used = True
         path, query = split_target(head.target)
         request = HttpRequest(
             self,
             head.method.decode("ascii"),
             path,
-            head.headers,
+            headers,
             query=query,
             repeated=head.repeated,
             scheme=self._scheme,
@@ -351,23 +366,21 @@ class HttpConnection(asyncio.Protocol):
         self._version = head.version
         self._keep_alive = head.keep_alive
         if head.chunked:
-            self._begin_body(
-                request, _IncomingBody(0, ChunkedDecoder(connections.header_limit), unconfirmed=False), rest
-            )
-        elif (length := head.content_length) <= len(rest):
+            decoder = ChunkedDecoder(self._connections.header_limit)
+            self._begin_body(request, _IncomingBody(0, decoder, unconfirmed=False), rest)
+        elif length <= len(rest):
             request.body = rest[:length] if length else b""
             self._buffer = rest[length:] if length else rest
         else:
             self._begin_body(request, _IncomingBody(length, None, unconfirmed=False), rest)
-        if self._body is not None and not rest and head.headers.get(b"expect", b"").lower() == b"100-continue":
+        if self._body is not None and not rest and headers.get(b"expect", b"").lower() == b"100-continue":
             self._body.unconfirmed = head.version == b"1.1"
         if self._half_closed and not self._buffer:
             self._keep_alive = False
         self._request = request
         self._on_half_closed = None
-        handler = connections.handler
+        handler = self._connections.handler
         self._handle(request, handler.handle_upgrade if _is_websocket_upgrade(head) else handler.handle)
-        return True
 
     def _begin_body(self, request: HttpRequest, body: _IncomingBody, data: bytes) -> None:
         self._buffer = body.feed(data) if data else b""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.transports.http.head import BadHead, HeadParser, split_target
+from trunkline.transports.http.head import BadHead, HeadParser, KnownHead, split_target
 
 LIMIT = 1000
 BODY = b"\r\nPOST"
@@ -268,3 +268,48 @@ def test_head_with_too_many_headers_is_refused() -> None:
 )
 def test_target_is_split_and_decoded(target: bytes, path: str, query: bytes) -> None:
     assert split_target(target) == (path, query)
+
+
+# --- heads that are sent again -------------------------------------------------------------------
+
+
+def known(data: bytes) -> KnownHead:
+    parser, _ = parse(data)
+    found = parser.remember()
+    assert found is not None
+    return found
+
+
+def test_known_head_is_recognized_with_any_length() -> None:
+    first = head(b"POST /mcp HTTP/1.1", b"Content-Length: 5", b"x: y")
+    again = first.replace(b"Content-Length: 5", b"Content-Length: 12345")
+    assert known(first).match(first + b"hello") == (b"5", len(first))
+    assert known(first).match(again + b"hello") == (b"12345", len(again))
+
+
+OTHERS = {
+    "another method": (b"POST", b"PUT"),
+    "another field before the length": (b"host: localhost", b"host: other"),
+    "another field behind the length": (b"x: y", b"x: z"),
+    "one more field": (b"x: y", b"x: y\r\nx: y"),
+    "a sign": (b"Length: 5", b"Length: +5"),
+    "a space behind the length": (b"Length: 5", b"Length: 5 "),
+    "no length": (b"Length: 5", b"Length: "),
+    "a list": (b"Length: 5", b"Length: 5, 5"),
+    "a length of many digits": (b"Length: 5", b"Length: 12345678901234567"),
+    "another line end": (b"Length: 5\r\n", b"Length: 5\n"),
+    "a part of it": (b"x: y\r\n\r\n", b"x: y\r\n"),
+}
+
+
+@pytest.mark.parametrize(("part", "other"), OTHERS.values(), ids=OTHERS)
+def test_other_head_is_not_recognized(part: bytes, other: bytes) -> None:
+    first = head(b"POST /mcp HTTP/1.1", b"Content-Length: 5", b"x: y")
+    assert part in first
+    assert known(first).match(first.replace(part, other)) is None
+
+
+@pytest.mark.parametrize("more", [(), (b"transfer-encoding: chunked",), (b"content-length: 5", b"x: 1", b"x: 2")])
+def test_head_without_one_plain_length_is_not_remembered(more: tuple[bytes, ...]) -> None:
+    parser, _ = parse(head(b"POST /mcp HTTP/1.1", *more))
+    assert parser.remember() is None
