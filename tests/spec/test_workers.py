@@ -47,7 +47,8 @@ SCRIPT = """
 
     @server.tool
     async def waits() -> str:
-        (folder / "waits").touch()
+        with (folder / "waits").open("a") as begun:
+            begun.write(".")
         while not (folder / "go").exists():
             await asyncio.sleep(0.01)
         return "done"
@@ -341,11 +342,13 @@ def test_stopped_worker_is_skipped_and_its_connections_moved(shared: WorkerServe
 def test_terminated_worker_drains_and_is_replaced(shared: WorkerServer) -> None:
     before, told = shared.pids, shared.worker(1)
     waiting: list[Any] = []
-    (shared.folder / "go").unlink(missing_ok=True)
+    begun = shared.folder / "waits"
+    for left in (shared.folder / "go", begun):
+        left.unlink(missing_ok=True)
     callers = [threading.Thread(target=lambda: waiting.append(shared.call("waits"))) for _ in range(3)]
     for caller in callers:
         caller.start()
-    eventually((shared.folder / "waits").exists)
+    eventually(lambda: begun.exists() and begun.stat().st_size == len(callers))
     os.kill(told, signal.SIGTERM)
     eventually(lambda: "draining" in shared.states())
     (shared.folder / "go").touch()

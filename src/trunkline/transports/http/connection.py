@@ -215,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
             if guard.closing:
                 headers = ((b"retry-after", b"1"), (b"content-type", b"application/json"), _CONNECTION_CLOSE)
                 self._write_whole(503, headers, _GOODBYE)
-                transport.close()
+                self._close_after_refusal()
             elif len(connections.open) > guard.max_connections:
                 self._write_whole(503, ((b"retry-after", b"30"), _CONNECTION_CLOSE), b"")
                 transport.close()
@@ -665,6 +665,10 @@ class HttpConnection(asyncio.Protocol):
         headers = ((b"content-type", b"text/plain; charset=utf-8"), _CONNECTION_CLOSE)
         self._write_whole(status, headers, reason.encode())
         self._drop_request()
+        self._close_after_refusal()
+
+    def _close_after_refusal(self) -> None:
+        """Close the connection of a peer that may still be sending."""
         if self._transport.can_write_eof():
             self._linger()
         else:

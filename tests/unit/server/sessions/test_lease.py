@@ -154,6 +154,7 @@ async def test_process_without_the_lease_names_the_holder(first: ServerRun, seco
 @pytest.mark.row("D03")
 async def test_expired_session_is_not_taken_over(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
+    await first.record(session)  # every write has ended
     clock.advance(TTL)
     assert await sessions_of(second).acquire(session, None) is EXPIRED
     held = await owner(second, session)
