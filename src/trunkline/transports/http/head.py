@@ -154,10 +154,10 @@ class HeadParser:
         return max(self._parsed_to - len(_HEAD_END) + 1, 0)
 
     def remember(self) -> "KnownHead | None":
-        """Return this complete head in a form that recognizes it when the client sends it again; None if it has no
-        Content-Length."""
+        """Return this complete head in a form that recognizes it when the client sends it again; None if its validity
+        depends on more than the digits of a Content-Length."""
         length = None if self.repeated else _CONTENT_LENGTH.search(self._head)
-        if length is None or self.chunked:
+        if length is None or self.chunked or self.upgrade:
             return None
         return KnownHead(self, self._head[: length.start(1)], self._head[length.end(1) :])
 

@@ -309,7 +309,15 @@ def test_other_head_is_not_recognized(part: bytes, other: bytes) -> None:
     assert known(first).match(first.replace(part, other)) is None
 
 
-@pytest.mark.parametrize("more", [(), (b"transfer-encoding: chunked",), (b"content-length: 5", b"x: 1", b"x: 2")])
-def test_head_without_one_plain_length_is_not_remembered(more: tuple[bytes, ...]) -> None:
+UNKNOWN = {
+    "no length": (),
+    "chunks": (b"transfer-encoding: chunked",),
+    "a repeated field": (b"content-length: 5", b"x: 1", b"x: 2"),
+    "an upgrade": (b"content-length: 0", b"connection: upgrade", b"upgrade: h2c"),
+}
+
+
+@pytest.mark.parametrize("more", UNKNOWN.values(), ids=UNKNOWN)
+def test_head_whose_validity_depends_on_more_is_not_remembered(more: tuple[bytes, ...]) -> None:
     parser, _ = parse(head(b"POST /mcp HTTP/1.1", *more))
     assert parser.remember() is None
