@@ -443,4 +443,4 @@ async def test_caller_cannot_inject_headers() -> None:
     async with issuer() as known, protected(Jwt(known.name)) as place:
         for host in ('localhost"x', "localhost\\", 'localhost", error="x', "localhost:1/@evil.example"):
             answer = await ask(place.port, "POST", "/mcp", initialize(), host=host)
-            assert (answer.status in {400, 403}, "evil" in str(answer.headers)) == (True, False)
+            assert (answer.status, "evil" in str(answer.headers)) == (400, False)

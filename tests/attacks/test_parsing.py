@@ -65,6 +65,9 @@ def ambiguous(session: str) -> dict[str, bytes]:
     }
 
 
+OTHER_STATUSES = {"another version of HTTP": 505, "a method in small letters": 501}
+
+
 async def test_ambiguous_request_is_refused() -> None:
     async with listening() as place:
         session = await begin(place.port)
@@ -72,7 +75,7 @@ async def test_ambiguous_request_is_refused() -> None:
             async with Caller(place.port) as caller:
                 caller.say(data)
                 answer = await caller.answer()
-                assert answer.status in {400, 501, 505}, name
+                assert answer.status == OTHER_STATUSES.get(name, 400), name
         assert place.done == []
 
 
