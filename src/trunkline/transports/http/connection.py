@@ -122,7 +122,7 @@ class _IncomingBody:
 
     __slots__ = ("_chunks", "_decoder", "_length", "limit", "reader", "size", "unconfirmed")
 
-    def __init__(self, length: int, decoder: ChunkedDecoder | None, *, unconfirmed: bool) -> None:
+    def __init__(self, length: int, decoder: ChunkedDecoder | None = None) -> None:
         """`decoder` is for a chunked body; otherwise the body has `length` bytes."""
         self._length = length
         self._decoder = decoder
@@ -130,7 +130,7 @@ class _IncomingBody:
         self.size = 0
         self.limit: int | None = None  # set by the reader
         self.reader: asyncio.Future[None] | None = None  # of a coroutine that waits for the body
-        self.unconfirmed = unconfirmed  # the client waits for `100 Continue`
+        self.unconfirmed = False  # the client waits for `100 Continue`
 
     def feed(self, data: bytes) -> bytes:
         """Add bytes; return what follows the body. Raise `BadChunk`."""
@@ -367,12 +367,12 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = head.keep_alive
         if head.chunked:
             decoder = ChunkedDecoder(self._connections.header_limit)
-            self._begin_body(request, _IncomingBody(0, decoder, unconfirmed=False), rest)
+            self._begin_body(request, _IncomingBody(0, decoder), rest)
         elif length <= len(rest):
             request.body = rest[:length] if length else b""
             self._buffer = rest[length:] if length else rest
         else:
-            self._begin_body(request, _IncomingBody(length, None, unconfirmed=False), rest)
+            self._begin_body(request, _IncomingBody(length), rest)
         if self._body is not None and not rest and headers.get(b"expect", b"").lower() == b"100-continue":
             self._body.unconfirmed = head.version == b"1.1"
         if self._half_closed and not self._buffer:

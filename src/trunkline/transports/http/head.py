@@ -125,7 +125,7 @@ class HeadParser:
             if head in _EMPTY_LINE or not self._read_request_line(head):
                 self._head = head
                 return None
-        end = head.find(_HEAD_END, self._parsed)
+        end = head.find(_HEAD_END, self._search_start)
         size = len(head) if end < 0 else end + len(_HEAD_END)
         if size > self._size_limit:
             raise BadHead(431, _TOO_LONG)
@@ -149,7 +149,7 @@ class HeadParser:
         return head[size:]
 
     @property
-    def _parsed(self) -> int:
+    def _search_start(self) -> int:
         """Where to look for the end of the head: it may have begun in bytes that were parsed before."""
         return max(self._parsed_to - len(_HEAD_END) + 1, 0)
 
