@@ -18,6 +18,9 @@ JOBS   ?= auto
 MINIMUM := .cache/minimum
 CORE    := tests/unit tests/property tests/contract tests/spec tests/attacks
 
+# The tests start hundreds of Python processes, each of which would otherwise compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-long test-minimum check bench fuzz chaos rows docs conformance conformance-old clean
 .DELETE_ON_ERROR:
 
