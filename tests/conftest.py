@@ -3,6 +3,7 @@ schema.
 """
 
 import importlib
+import os
 import pkgutil
 import signal
 from collections.abc import Generator, Iterator
@@ -40,6 +41,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     """Print the seed with which to repeat this run."""
     given = config.getoption("--hypothesis-seed", None)
     return f"seed: {SEED} (fixed)" if given is None else f"seed: {given} (repeat with `make test-long SEED={given}`)"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Start three workers for two cores: they spend over a third of their time waiting for deadlines and for other
+    processes. Beside timing tests, leave it at one worker for each core.
+    """
+    if config.getoption("-m") != "not long":
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 3 * cores // 2
 
 
 @pytest.fixture(scope="session")
