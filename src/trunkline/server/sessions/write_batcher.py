@@ -2,12 +2,13 @@
 
 All writes of one turn of the loop form one batch. One batch is in flight at a time, so writes are stored in the order
 in which they were queued, across all sessions: when one write is stored, all earlier ones are too. Writes that arrive
-meanwhile form the next batch. While the store is unavailable, the batch is retried; after `close`, once more. If
-another process has taken a session over, the writes of that session are refused and the rest of the batch continues.
+meanwhile form the next batch. While the store is unavailable, the failed commits of the batch are retried together, so
+that the time to recover does not depend on the number of sessions; after `close`, once more. If another process has
+taken a session over, the writes of that session are refused and the rest of the batch continues.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from trunkline.errors import Fenced, StoreUnavailable
@@ -107,11 +108,10 @@ class WriteBatcher:
             while (done := self._queued_done) is not None:
                 self._in_flight, self._queued = self._queued, {}
                 self._in_flight_done, self._queued_done = done, None
-                commits = [self._start_commit(at, list(writes.values())) for at, writes in self._in_flight.items()]
-                failures = [await self._finish_commits(*commit) for commit in commits]  # all commits are in flight
+                failure = await self._commit_all({at: list(writes.values()) for at, writes in self._in_flight.items()})
                 self._in_flight, self._in_flight_done = {}, None
                 self._fail_fast_waiters = [waiter for waiter in self._fail_fast_waiters if not waiter.done()]
-                if (failure := next(filter(None, failures), None)) is None:
+                if failure is None:
                     done.set_result(None)
                 else:
                     done.set_exception(failure)
@@ -119,44 +119,30 @@ class WriteBatcher:
         finally:
             self._task = None
 
-    def _start_commit(
-        self, lease: SessionLease, writes: Sequence[Write]
-    ) -> "tuple[SessionLease, Sequence[Write], asyncio.Future[int]]":
-        return lease, writes, lease.commit(writes[:_MAX_WRITES_PER_COMMIT])
-
-    async def _finish_commits(
-        self, lease: SessionLease, writes: Sequence[Write], first_commit: "asyncio.Future[int]"
-    ) -> Exception | None:
-        """Finish the commits of one session in a batch; the first is in flight. Return the error if they can never
-        succeed."""
-        try:
-            await self._await_commit(lease, writes[:_MAX_WRITES_PER_COMMIT], first_commit)
-            for start in range(_MAX_WRITES_PER_COMMIT, len(writes), _MAX_WRITES_PER_COMMIT):
-                await self._await_commit(*self._start_commit(lease, writes[start : start + _MAX_WRITES_PER_COMMIT]))
-        except Fenced:
-            return None  # the session's lease has reported it
-        except Exception as error:  # noqa: BLE001 - reported to the waiting callers and to the observers
-            self._on_failure(error)
-            return error
-        return None
-
-    async def _await_commit(self, lease: SessionLease, writes: Sequence[Write], commit: "asyncio.Future[int]") -> None:
-        """Wait for a commit, and repeat it while the store is unavailable."""
+    async def _commit_all(self, left: dict[SessionLease, list[Write]]) -> Exception | None:
+        """Commit the writes of all sessions, and repeat while the store is unavailable. Return the first error with
+        which writes can never succeed."""
+        failure: Exception | None = None
         last = False
-        while True:
-            try:
-                await commit
-            except StoreUnavailable as error:
-                self._final_retry_failed = self._final_retry_failed or last
-                if self._final_retry_failed:
-                    raise
-                self._fail_waiters(error)
+        while left:
+            commits = [(lease, lease.commit(writes[:_MAX_WRITES_PER_COMMIT])) for lease, writes in left.items()]
+            outcomes = [(lease, await _error_of(commit)) for lease, commit in commits]  # all commits are in flight
+            unavailable = next((error for _, error in outcomes if isinstance(error, StoreUnavailable)), None)
+            self._final_retry_failed = self._final_retry_failed or (last and unavailable is not None)
+            for lease, error in outcomes:
+                if error is None and len(left[lease]) > _MAX_WRITES_PER_COMMIT:
+                    left[lease] = left[lease][_MAX_WRITES_PER_COMMIT:]
+                elif not isinstance(error, StoreUnavailable) or self._final_retry_failed:
+                    del left[lease]
+                    if error is not None and not isinstance(error, Fenced):  # the session's lease has reported that
+                        self._on_failure(error)
+                        failure = failure or error
+            if unavailable is not None and left:
+                self._fail_waiters(unavailable)
                 if not self._closed:
                     await asyncio.sleep(_RETRY_DELAY)
                 last = self._closed
-                _, _, commit = self._start_commit(lease, writes)
-            else:
-                return
+        return failure
 
     def _fail_waiters(self, error: StoreUnavailable) -> None:
         waiting, self._fail_fast_waiters = self._fail_fast_waiters, []
@@ -182,3 +168,12 @@ def _checked_for_fencing(lease: SessionLease, done: "asyncio.Future[None]") -> "
 
     done.add_done_callback(settle)
     return checked
+
+
+async def _error_of(commit: "asyncio.Future[int]") -> Exception | None:
+    """Wait for a commit and return its error, or None."""
+    try:
+        await commit
+    except Exception as error:  # noqa: BLE001 - reported to the waiting callers and to the observers
+        return error
+    return None

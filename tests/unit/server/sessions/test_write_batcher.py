@@ -22,6 +22,22 @@ def put_one_of_each(gathering: WriteBatcher, store: FaultyStore) -> list[Session
     return holdings
 
 
+async def test_failed_writes_of_all_sessions_are_retried_together() -> None:
+    """Otherwise the last of many sessions waits for one retry delay per session after the store is back."""
+    store, failures = FaultyStore(MemoryStore()), list[BaseException]()
+    await store.open()
+    gathering = WriteBatcher(failures.append)
+    store.fail("commit", times=len(SESSIONS))
+    retries = store.hold("commit")
+    put_one_of_each(gathering, store)
+    await asyncio.wait_for(retries.reached.wait(), PATIENCE)
+    assert retries.calls == len(SESSIONS)
+    retries.lift()
+    await asyncio.wait_for(gathering.close(), PATIENCE)
+    assert failures == []
+    assert [await store.get(f"{at}/record") is not None for at in SESSIONS] == [True] * len(SESSIONS)
+
+
 async def test_failed_writes_are_retried_on_close() -> None:
     store, failures = FaultyStore(MemoryStore()), list[BaseException]()
     await store.open()
@@ -36,7 +52,7 @@ async def test_failed_writes_are_retried_on_close() -> None:
     assert [await store.get(f"{at}/record") is not None for at in SESSIONS] == [True] * len(SESSIONS)
 
 
-async def test_close_retries_an_unavailable_store_only_once() -> None:
+async def test_close_retries_each_failed_commit_only_once() -> None:
     store, failures = FaultyStore(MemoryStore()), list[BaseException]()
     await store.open()
     gathering = WriteBatcher(failures.append)
@@ -48,4 +64,4 @@ async def test_close_retries_an_unavailable_store_only_once() -> None:
     await asyncio.wait_for(gathering.close(), PATIENCE)
     assert len(failures) == len(holdings)
     assert {type(error) for error in failures} == {StoreUnavailable}
-    assert fault.calls == before + 1
+    assert fault.calls == before + len(holdings)
