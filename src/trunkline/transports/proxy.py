@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from trunkline.errors import ConfigError, TransportError
 from trunkline.transports.addresses import format_host_port
+from trunkline.transports.start_tls import start_tls
 
 __all__ = ["Proxy"]
 
@@ -29,27 +30,20 @@ class Proxy:
         if parts.username:
             credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self.authorization = f"Basic {base64.b64encode(credentials.encode()).decode()}"
-        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
-
-    def tls_options(self) -> dict[str, Any]:
-        """Return the arguments of `create_connection` for TLS to the proxy."""
-        return {} if self._tls is None else {"ssl": self._tls, "server_hostname": self.host}
+        self.tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
 
     async def tunnel(self, host: str, port: int, sock: socket.socket | None = None) -> asyncio.Transport:
         """Open a tunnel to a host, on a socket that is connected to the proxy, or on a new one. Raise `TransportError`
         if the proxy refuses."""
         loop = asyncio.get_running_loop()
         where: dict[str, Any] = {"host": self.host, "port": self.port} if sock is None else {"sock": sock}
-        try:
-            transport, request = await loop.create_connection(
-                lambda: _TunnelRequest(self._connect_request(format_host_port(host, port))),
-                **where,
-                **self.tls_options(),
-            )
-        except BaseException:
-            if sock is not None:
-                sock.close()
-            raise
+        request = _TunnelRequest(self._connect_request(format_host_port(host, port)))
+        transport: asyncio.Transport
+        if self.tls is None:
+            transport, _ = await loop.create_connection(lambda: request, **where)
+        else:
+            transport, _ = await loop.create_connection(asyncio.Protocol, **where)
+            transport = await start_tls(transport, request, self.tls, self.host)
         try:
             status = await request.status_line
             if not status.split()[1:2] == ["200"]:

@@ -16,6 +16,7 @@ from trunkline.transports.channel import Accept, Channel, ChannelClosed, Channel
 from trunkline.transports.http.client.credentials import Auth, HttpExchange, credentials_for
 from trunkline.transports.proxy import Proxy
 from trunkline.transports.sockets import LINGER, AdmitConnection, SocketConnection, SocketConnectionFactory, dial
+from trunkline.transports.start_tls import start_tls
 from trunkline.transports.stream import StreamChannel
 
 try:
@@ -113,19 +114,13 @@ class WebSocketConnector:
     async def _connect_through_proxy(
         self, proxy: Proxy, factory: "Callable[[], _WebSocketClientConnection]"
     ) -> "tuple[asyncio.Transport, _WebSocketClientConnection]":
-        loop, connection = asyncio.get_running_loop(), factory()
-        transport: Any = await proxy.tunnel(self._host, self._port)
-        try:
-            if self._context is None:
-                transport.set_protocol(connection)
-            else:
-                transport = await loop.start_tls(
-                    transport, connection, self._context, server_hostname=self._host, ssl_shutdown_timeout=LINGER
-                )
-        except BaseException:
-            transport.abort()
-            raise
-        connection.connection_made(transport)
+        connection = factory()
+        transport = await proxy.tunnel(self._host, self._port)
+        if self._context is None:
+            transport.set_protocol(connection)
+            connection.connection_made(transport)
+        else:
+            transport = await start_tls(transport, connection, self._context, self._host, ssl_shutdown_timeout=LINGER)
         return transport, connection
 
 

@@ -28,6 +28,7 @@ from trunkline.transports.http.client.http1_request import (
 from trunkline.transports.http.client.http_backend import Cancel, OnOutcome, Reply, RequestNotSent, Resolve, Vet
 from trunkline.transports.proxy import Proxy
 from trunkline.transports.sockets import describe_connect_error
+from trunkline.transports.start_tls import start_tls
 
 __all__ = ["ConnectionPool"]
 
@@ -190,8 +191,8 @@ class ConnectionPool:
         if self._uds is not None:
             _, connection = await self._loop.create_unix_connection(self._new_connection, self._uds)
             return connection
-        socket = await self._dial(origin.host, origin.port)
-        return await self._open(socket, self._tls_options(origin))
+        context = (self._tls or _default_context()) if origin.secure else None
+        return await self._open(await self._dial(origin.host, origin.port), context, origin.host)
 
     async def _connect_through(self, proxy: Proxy, origin: Origin) -> Http1Connection:
         """Connect to the proxy; for a secure origin, open a tunnel to it."""
@@ -200,28 +201,17 @@ class ConnectionPool:
         except OSError as error:
             raise RequestNotSent(f"the proxy cannot be reached: {describe_connect_error(error)}") from error
         if not origin.secure:
-            return await self._open(socket, proxy.tls_options())
-        transport: Any = await proxy.tunnel(origin.host, origin.port, sock=socket)
+            return await self._open(socket, proxy.tls, proxy.host)
+        transport = await proxy.tunnel(origin.host, origin.port, sock=socket)
         connection = self._new_connection()
-        try:
-            context = self._tls or _default_context()
-            transport = await self._loop.start_tls(transport, connection, context, server_hostname=origin.host)
-        except BaseException:
-            transport.abort()
-            raise
-        connection.connection_made(transport)
+        await start_tls(transport, connection, self._tls or _default_context(), origin.host)
         return connection
 
-    async def _open(self, socket: Any, tls_options: dict[str, Any]) -> Http1Connection:
-        try:
-            _, connection = await self._loop.create_connection(self._new_connection, sock=socket, **tls_options)
-        except BaseException:
-            socket.close()
-            raise
+    async def _open(self, socket: Any, context: ssl.SSLContext | None, host: str) -> Http1Connection:
+        transport, connection = await self._loop.create_connection(self._new_connection, sock=socket)
+        if context is not None:
+            await start_tls(transport, connection, context, host)
         return connection
-
-    def _tls_options(self, origin: Origin) -> dict[str, Any]:
-        return {"ssl": self._tls or _default_context(), "server_hostname": origin.host} if origin.secure else {}
 
     def _new_connection(self) -> Http1Connection:
         return Http1Connection(self._read_buffer, self._on_idle, self._on_lost)

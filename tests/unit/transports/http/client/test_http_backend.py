@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import ssl
+from typing import Any
 
 import pytest
 from tests.contract.connections import client_tls, server_tls
@@ -66,6 +68,34 @@ async def test_connect_timeout_is_respected() -> None:
         with pytest.raises(RequestNotSent, match=r"within 0\.05 s"):
             await library.send("POST", f"https://127.0.0.1:{deaf.getsockname()[1]}/", {}, b"{}")
         await library.close()
+
+
+@pytest.mark.parametrize("through_proxy", [False, True])
+async def test_request_cancelled_as_its_handshake_ends_leaves_no_transport(through_proxy: bool) -> None:
+    """The transport is the socket's only owner: a descriptor that is closed beside it belongs to the next socket."""
+    requests: list[asyncio.Task[Any]] = []
+
+    class CancelsAfterHandshake(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            for request in requests:
+                request.cancel()
+
+    tls = client_tls()
+    tls.sslobject_class = CancelsAfterHandshake
+    async with web(server_tls()) as server:
+        server.on("GET", lambda visit: visit.respond(200, b"here"))
+        proxy = server.url.removesuffix("/mcp") if through_proxy else None
+        library = ConnectionPool(Settings(), tls=tls, proxy=proxy)
+        requests.append(asyncio.create_task(library.send("GET", server.url, {})))
+        with pytest.raises(asyncio.CancelledError):
+            await requests[0]
+        requests.clear()
+        direct = ConnectionPool(Settings(), tls=tls)
+        reply = await direct.send("GET", server.url, {})
+        assert await read_body(reply, 10) == b"here"
+        for pool in (library, direct):
+            await pool.close()
 
 
 async def test_unknown_certificate_is_not_trusted() -> None:
