@@ -111,7 +111,7 @@ export class Offer {
     },
     hang: async (_, request) => {
       await progress(request, 1);
-      await new Promise((stop) => request.signal.addEventListener("abort", stop));
+      if (!request.signal.aborted) await new Promise((stop) => request.signal.addEventListener("abort", stop));
       this.#event("hang cancelled").resolve();
       return text("never");
     },

@@ -217,7 +217,8 @@ export class Connection {
   #onSampling = async ({ params }, { signal, sendNotification }) => {
     const { text } = params.messages.at(-1).content;
     if (text === "hang") {
-      await new Promise((stop) => signal.addEventListener("abort", stop));
+      // Of a request that was cancelled before its handler began, the signal tells nothing more.
+      if (!signal.aborted) await new Promise((stop) => signal.addEventListener("abort", stop));
       this.samplingCancelled.resolve();
     }
     const progressToken = params._meta?.progressToken;
