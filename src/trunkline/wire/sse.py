@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.wire.framing import TooLarge
 from trunkline.wire.undecoded import Edges
 
-__all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event"]
+__all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event", "encode_message"]
 
 COMMENT: Final = b":\n\n"
 """An empty comment, which keeps a connection from timing out."""
@@ -37,6 +37,13 @@ def encode_event(data: bytes, *, kind: str | None = None, id: str | None = None,
     if retry is not None:
         head += b"retry: %d\n" % retry
     return b"%bdata: %b\n\n" % (head, data)
+
+
+def encode_message(data: bytes, id: str | None = None) -> bytes:  # noqa: A002
+    """Encode an event of kind `message`, as `encode_event` does."""
+    if id is None:
+        return b"event: message\ndata: %b\n\n" % data
+    return b"event: message\nid: %b\ndata: %b\n\n" % (id.encode(), data)
 
 
 class SseDecoder:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis.strategies import binary, integers, lists
 
 from trunkline.wire.framing import TooLarge
-from trunkline.wire.sse import COMMENT, SseDecoder, SseEvent, encode_event
+from trunkline.wire.sse import COMMENT, SseDecoder, SseEvent, encode_event, encode_message
 from trunkline.wire.undecoded import EDGE
 
 
@@ -16,6 +16,8 @@ def events(stream: bytes, limit: int = 1000) -> list[SseEvent | TooLarge]:
 def test_event_is_encoded_with_its_fields() -> None:
     assert encode_event(b"{}") == b"data: {}\n\n"
     assert encode_event(b"", kind="message", id="1-2", retry=500) == b"event: message\nid: 1-2\nretry: 500\ndata: \n\n"
+    assert encode_message(b"{}") == encode_event(b"{}", kind="message")
+    assert encode_message(b"{}", "1-2") == encode_event(b"{}", kind="message", id="1-2")
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])

@@ -39,10 +39,10 @@ class ResourceUpdates:
             params = t.ResourceUpdatedParams(uri=uri)
             frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._catalog.access_rule_of(uri)
             for subscriber in subscribers:
-                notify = partial(subscriber.broadcast, _UPDATED, frame, params)
                 if access is None:
-                    notify()
+                    subscriber.broadcast(_UPDATED, frame, params)
                 else:
+                    notify = partial(subscriber.broadcast, _UPDATED, frame, params)
                     self._notify_if_permitted(uri, access, subscriber, notify)
 
     def _notify_if_permitted(

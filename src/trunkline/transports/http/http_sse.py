@@ -65,7 +65,7 @@ class HttpSseChannel:
         """Queue a message for the stream. The channel ends if more than `unsent_limit` bytes are unsent."""
         if self._closed:
             return
-        event = sse.encode_event(codec.encode(cast("Any", message)), kind="message")
+        event = sse.encode_message(codec.encode(cast("Any", message)))
         self._unsent_bytes += len(event)
         if self._unsent_bytes > self._settings.unsent_limit:
             self.terminate(ChannelClosed(f"the peer left {self._unsent_bytes} bytes unread"))

@@ -273,6 +273,9 @@ class HttpChannel:
         """Send a message to the exchange or stream that it belongs to."""
         if self._closed:
             return
+        if type(message) is Encoded:  # for many sessions
+            self._send_event(message.frame, about)
+            return
         frame = encode(cast("Any", message))
         current = self._current_exchange
         if type(message) is Response and current is not None and message.id in current.request_ids:  # the common case
@@ -282,15 +285,15 @@ class HttpChannel:
         elif isinstance(message, Sequence):
             self._finish_exchange([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
         else:
-            exchange = None if about is None else self._find_exchange(about)
-            if exchange is not None:
-                exchange.send_event(frame)
-                stream = exchange.stream
-            else:
-                stream = self.ensure_stream(STANDALONE)
-                stream.write(frame)
-            if stream is not None and stream.unread_bytes > self._settings.unsent_limit:
-                self.terminate(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
+            self._send_event(frame, about)
+
+    def _send_event(self, frame: bytes, about: RequestId | None) -> None:
+        """Send a message on the stream of the request that it is about, or on the standalone stream."""
+        exchange = None if about is None else self._find_exchange(about)
+        stream = self.ensure_stream(STANDALONE) if exchange is None else exchange.open_stream()
+        stream.write(frame)
+        if stream.unread_bytes > self._settings.unsent_limit:
+            self.terminate(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
 
     def _find_exchange(self, ident: RequestId) -> Exchange | None:
         """Return the exchange of a request."""

@@ -113,10 +113,14 @@ class MemoryEventStore:
         log.frames.append(frame)
         log.size += len(frame)
         log.last += 1
-        unread = 1 if last_read is None else log.last - last_read  # the newest is always retained
-        while len(log.frames) > max(unread, 1) and (len(log.frames) > self._max_events or log.size > self._max_bytes):
-            log.size -= len(log.frames.popleft())
+        if len(log.frames) > self._max_events or log.size > self._max_bytes:
+            self._trim(log, 1 if last_read is None else max(log.last - last_read, 1))
         return log.last
+
+    def _trim(self, log: StreamEvents, retained: int) -> None:
+        """Remove the oldest events of a stream until it is within the limits, but not the newest `retained` ones."""
+        while len(log.frames) > retained and (len(log.frames) > self._max_events or log.size > self._max_bytes):
+            log.size -= len(log.frames.popleft())
 
     def read_after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """Return the events after a number; None if some were trimmed, or never existed."""

@@ -59,14 +59,10 @@ class Stream:
 
     def write(self, frame: bytes) -> None:
         """Append a message; send it at once if the reader is waiting for it and the store has committed it."""
-        number = self._events.append(self.number, frame, self.last_read if self._reader_expected else None)
-        settled = self._events.is_committed(self.number)
-        if (
-            settled
-            and self.push is not None
-            and self._reader_waits_for(number)
-            and self.push(self._encode_event(number, frame))
-        ):
+        events, push = self._events, self.push
+        number = events.append(self.number, frame, self.last_read if self._reader_expected else None)
+        settled = events.is_committed(self.number)
+        if settled and push is not None and self._reader_waits_for(number) and push(self._encode_event(number, frame)):
             self.last_read = number
             return
         self.unread_bytes += len(frame)
@@ -75,12 +71,11 @@ class Stream:
 
     def _reader_waits_for(self, number: int) -> bool:
         """Return whether the reader has read everything before an event and is waiting for more."""
-        return self.last_read == number - 1 and self._change_waiter is not None and not self._change_waiter.done()
+        waiter = self._change_waiter
+        return waiter is not None and self.last_read == number - 1 and not waiter.done()
 
     def _encode_event(self, number: int, frame: bytes) -> bytes:
-        return sse.encode_event(
-            frame, kind="message", id=format_event_id(self.number, number) if self.has_event_ids else None
-        )
+        return sse.encode_message(frame, format_event_id(self.number, number) if self.has_event_ids else None)
 
     def complete(self) -> None:
         """End the stream because all its replies were written or cancelled, and record that in the store."""
