@@ -196,9 +196,9 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """With orjson and without."""
     if request.param == "msgspec":
         monkeypatch.setitem(sys.modules, "orjson", None)
-    codec._text_writer.cache_clear()
+    codec._long_encoder.cache_clear()
     yield request.param
-    codec._text_writer.cache_clear()
+    codec._long_encoder.cache_clear()
 
 
 @given(text=st.text(st.characters(codec="utf-8")))

@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.inspect import RawType, StructType, type_info
-from msgspec.structs import replace
 
 from trunkline.wire.framing import BadFrame, TooLarge
 from trunkline.wire.messages import (
@@ -192,9 +191,11 @@ def _has_unique_members(frame: bytes, message: Incoming) -> bool:
     """
     params: Any = message.params if isinstance(message, Request) else None
     try:
-        again = _encoder.encode(
-            replace(message, params=params.values) if type(params) is DecodedJson else _read_any(frame)
-        )
+        if isinstance(message, Request) and type(params) is DecodedJson:
+            members = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params.values}
+            again = _encode_long(members)
+        else:
+            again = _encoder.encode(_read_any(frame))
     except (ValueError, RecursionError):  # a number out of bounds, a lone surrogate, or deep nesting
         return False
     if again == frame:
@@ -535,15 +536,20 @@ def to_raw(value: Any) -> Raw:
 
 def text_to_raw(text: str) -> Raw:
     """Encode a long string once, quickly, as `Raw` that can be embedded in messages."""
+    return Raw(_encode_long(text))
+
+
+def _encode_long(value: Any) -> bytes:
+    """Encode plain values, quickly if they contain long strings."""
     try:
-        return Raw(_text_writer()(text))
-    except TypeError:  # orjson's error for a lone surrogate; raise the same error as msgspec
-        return to_raw(text)
+        return _long_encoder()(value)
+    except TypeError:  # orjson's error for a lone surrogate, deep nesting or a large integer
+        return _encoder.encode(value)
 
 
 @cache
-def _text_writer() -> Callable[[str], bytes]:
-    """Return orjson's encoder if it is installed; its output is identical."""
+def _long_encoder() -> Callable[[Any], bytes]:
+    """Return orjson's encoder if it is installed; its output is identical for strings."""
     try:
         import orjson
     except ImportError:
