@@ -44,6 +44,7 @@ _GOODBYE: Final = (
     b'"data":{"kind":"temporarily_unavailable","retryAfterMs":1000}}}'
 )
 _BODILESS: Final = frozenset({204, 304})  # statuses without a body and without a Content-Length
+_LARGE_BODY: Final = 64 * 1024  # bytes from which copying a body costs more than passing it on separately
 _BUFFER_LIMIT: Final = 64 * 1024  # unread bytes after which the connection stops reading
 _LINGER: Final = 2.0  # seconds in which a peer can read a response that came before the end of its request
 _PROBE_FIRST: Final = 0.05  # seconds after which a peer that has half-closed is probed again; then twice as long, …
@@ -481,7 +482,12 @@ class HttpConnection(asyncio.Protocol):
                 self._connections.date(),
                 len(body),
             )
-        self._transport.write(head if request.method == "HEAD" else head + body)
+        if request.method == "HEAD":
+            self._transport.write(head)
+        elif len(body) < _LARGE_BODY:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
         self._finish_response()
 
     def _prepare_keep_alive(self) -> bool:
