@@ -150,12 +150,12 @@ async def connect(
     *commands: bytes,
 ) -> RedisConnection:
     """Open an authenticated connection, to the master that the sentinels name if there are any, and execute the
-    initial commands."""
+    initial commands. Without any, execute PING: a gateway may accept connections while no server responds behind it."""
     each = timeout / (len(address.endpoints) + 1)  # an unresponsive sentinel leaves time for the others
     endpoint = await _find_master(address, tls, each) if address.service else address.endpoints[0]
     connection = await _open(endpoint, tls, factory)
     try:
-        await execute(connection, *_login_commands(address), *commands)
+        await execute(connection, *_login_commands(address), *(commands or (encode_command("PING"),)))
         if address.service:
             [role] = await execute(connection, encode_command("ROLE"))
             if role[0] != b"master":
