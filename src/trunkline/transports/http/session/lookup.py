@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.errors import InternalError, Interrupted, StoreError
+from trunkline.errors import Fenced, InternalError, Interrupted, StoreError
 from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.http.forwarding.outbound import Forwarder, ForwardOutcome
 from trunkline.transports.http.request import HttpRequest
@@ -153,6 +153,9 @@ class SessionLookup:
                 if isinstance(found, HeldElsewhere) and not await self._is_reachable(found):
                     self._holders.pop(ident, None)
                     continue
+            except Fenced:  # another process acquired the session while this one looked it up
+                await asyncio.sleep(_RETRY_DELAY * attempt)
+                continue
             except StoreError:
                 return STORE_UNAVAILABLE
             if not isinstance(found, HeldElsewhere) or self._forwarder is None:
