@@ -1,16 +1,20 @@
 """Sessions that other processes hold, have just given up, or are about to: what clients are told then, and what it costs
 that somebody makes up ids."""
 
+import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 from tests.unit.transports.http.asgi import Answer, call, request
 from tests.unit.transports.http.places import Place, places, text_of
 
 from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable
 from trunkline.server.cluster.cluster import Cluster
+from trunkline.stores.store import Held, Lease
 from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.http.session.sessions import HttpSession
 
@@ -105,6 +109,68 @@ async def test_failed_restore_is_retried_by_the_lease_holder(tmp_path: Path, pri
         assert (await three[2].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
         three[2].principal = "somebody else"
         assert (await three[2].ask("POST", request("ping"), mcp_session_id=ident)).status == 404
+
+
+async def test_cancellation_of_a_call_in_this_process_needs_no_store(tmp_path: Path) -> None:
+    async with places(tmp_path) as pair:
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        @pair[0].server.tool
+        async def last() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        ident = await pair[0].session()
+        calling = pair[0].begin("POST", call("last"), mcp_session_id=ident)
+        await begun.wait()
+        crew_of(pair[0])._membership.lease.invalidate()  # as after a lease without an answer of the store
+
+        async def away(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailable("not now")
+
+        store = pair[0].store
+        for name in ("get", "scan", "commit", "acquire", "renew"):
+            setattr(store, name, away)
+        ask = partial(pair[0].ask, "POST", mcp_session_id=ident)
+        assert (await ask(request("ping"))).status == 503
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call("last")["id"]}}
+        pair[0].principal = "another"
+        assert (await ask(cancelled)).status == 404
+        assert not stopped.is_set()
+        pair[0].principal = None
+        assert (await ask(cancelled)).status == 202
+        async with asyncio.timeout(PATIENCE):
+            await stopped.wait()
+        for name in ("get", "scan", "commit", "acquire", "renew"):
+            delattr(store, name)
+        await calling.finished()
+
+
+@pytest.mark.row("D08")
+async def test_session_lost_during_its_restore_is_looked_up_again(tmp_path: Path) -> None:
+    """The store is available, and the request can be answered: it is not refused."""
+    async with places(tmp_path) as pair:
+        ident = await pair[0].session()
+        await pair[0].app.aclose()
+        store, name = pair[1].store, f"session/{ident}"
+        scan, lost = store.scan, list[str]()
+
+        async def scan_after_takeover(prefix: str, **options: Any) -> Any:
+            if prefix.startswith(name) and not lost:
+                lost.append(name)
+                held = await store.acquire(name, "another", 60.0)
+                assert isinstance(held, Held)
+                taken = await store.acquire(name, "another", 60.0, over=held.token)
+                assert isinstance(taken, Lease)
+                await store.release(taken)
+            return await scan(prefix, **options)
+
+        store.scan = scan_after_takeover  # type: ignore[method-assign]
+        assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
+        assert lost == [name]
 
 
 async def test_invented_session_id_costs_no_lease_and_no_message(tmp_path: Path) -> None:

@@ -256,6 +256,10 @@ class HttpChannel:
             if ident not in exchange.cancelled_ids:
                 self._exchanges.setdefault(ident, exchange)  # the receiver has refused an id that is in use
 
+    def has_request(self, ident: RequestId) -> bool:
+        """Return whether a request is in progress."""
+        return ident in self._exchanges
+
     def forget_request(self, ident: RequestId, exchange: Exchange) -> None:
         """Expect no reply to a request any more."""
         if self._exchanges.get(ident) is exchange:

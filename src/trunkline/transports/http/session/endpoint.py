@@ -10,8 +10,11 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
+from msgspec import UNSET, DecodeError
+
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
+from trunkline.protocol.types import CancelledParams
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder
 from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
@@ -32,12 +35,24 @@ from trunkline.transports.http.session.streams import STANDALONE
 from trunkline.transports.listener_limits import SHUTTING_DOWN, ListenerGuard, RetryLater
 from trunkline.wire import codec
 from trunkline.wire.media_types import EVENT_STREAM, accepts
-from trunkline.wire.messages import Incoming, Malformed, Request
+from trunkline.wire.messages import Incoming, Malformed, Notification, Request, RequestId
 
 __all__ = ["SessionEndpoint"]
 
+_CANCELLED: Final = "notifications/cancelled"
+_read_cancelled: Final = codec.decoder(CancelledParams)
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: no header
+
+
+def _cancelled_request(message: Incoming) -> RequestId | None:
+    """Return the id of the request that a message cancels; None if it cancels none."""
+    if type(message) is not Notification or message.method != _CANCELLED or message.params is UNSET:
+        return None
+    try:
+        return _read_cancelled(message.params).request_id
+    except (DecodeError, RecursionError):
+        return None
 
 
 class SessionEndpoint:
@@ -75,6 +90,8 @@ class SessionEndpoint:
         """Answer a posted message: in its session, in the process that holds it, or in a new session. `body` is the
         encoded message, for forwarding."""
         session = self._local_session(request)
+        if session is None and (cancelled := _cancelled_request(message)) is not None:
+            session = self._session_in_doubt(request, cancelled)
         if session is None:
             return self._find_and_handle(request, message, body)
         return self._run_exchange(request, session, message)
@@ -99,10 +116,14 @@ class SessionEndpoint:
         except BaseException:
             channel.active_requests -= 1
             raise
-        if not exchange.request_ids or exchange.decided:
-            return self._respond(request, session, exchange)
-        self._responder.when_decided(exchange, partial(self._respond_later, request, session, exchange))
-        return None
+        if exchange.request_ids and not exchange.decided:
+            self._responder.when_decided(exchange, partial(self._respond_later, request, session, exchange))
+            return None
+        if not exchange.request_ids and _cancelled_request(message) is not None:  # changes nothing that is stored
+            channel.active_requests -= 1
+            self._responder.respond(request, exchange)
+            return None
+        return self._respond(request, session, exchange)
 
     def _respond_later(self, request: HttpRequest, session: HttpSession, exchange: Exchange) -> None:
         handling = self._respond(request, session, exchange)
@@ -152,6 +173,14 @@ class SessionEndpoint:
         if ident is None or request.headers.get(VERSION_HEADER) not in _HANDSHAKE_VERSIONS:
             return None
         return self.sessions.get(ident.decode("latin-1"), request.principal)
+
+    def _session_in_doubt(self, request: HttpRequest, request_id: RequestId) -> HttpSession | None:
+        """Return the session of a call that runs here, even if another process may have acquired the session: calls
+        stay where they began."""
+        ident = request.headers.get(SESSION_HEADER)
+        if ident is None or request.headers.get(VERSION_HEADER) not in _HANDSHAKE_VERSIONS:
+            return None
+        return self.sessions.get_in_doubt(ident.decode("latin-1"), request.principal, request_id)
 
     async def _open_session(
         self, request: HttpRequest, message: Incoming, refusal: SessionRefusal | None

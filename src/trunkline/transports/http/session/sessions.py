@@ -21,7 +21,7 @@ from trunkline.config import Settings
 from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import HttpChannel
-from trunkline.wire.messages import Batch, Incoming, Notification
+from trunkline.wire.messages import Batch, Incoming, Notification, RequestId
 
 __all__ = ["HttpSession", "SessionTable", "Stage", "address_group", "next_stage"]
 
@@ -213,6 +213,14 @@ class SessionTable:
         if self._backend is not None and now >= self._backend.lease_valid_until:
             return None
         self._mark_used(session, now)
+        return session
+
+    def get_in_doubt(self, ident: str, principal: Any, request_id: RequestId) -> HttpSession | None:
+        """Return the session of that id and principal if it is open here and that request is in progress in it. Its
+        lease may have expired."""
+        session = self._sessions.get(ident)
+        if session is None or session.principal != principal or not session.channel.has_request(request_id):
+            return None
         return session
 
     def _mark_used(self, session: HttpSession, now: float) -> None:
