@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class CallReceived(Struct):
+class CallReceived(Struct, gc=False):
     """A valid request for a handler."""
 
     call: IncomingRequest

@@ -103,7 +103,9 @@ def arguments_type(owner: str, parameters: list[Parameter], *, open_ended: bool)
             raise RegistrationError(why, kind="tool_schema_invalid") from None
         fields.append((parameter.name, adapted, *(() if parameter.required else (_field_of(parameter),))))
     try:
-        return msgspec.defstruct(f"{owner}_arguments", fields, forbid_unknown_fields=not open_ended, kw_only=True)
+        return msgspec.defstruct(
+            f"{owner}_arguments", fields, forbid_unknown_fields=not open_ended, kw_only=True, gc=False
+        )
     except (TypeError, RuntimeError) as error:
         why = f"{owner}: its arguments cannot be described: {error}"
         raise RegistrationError(why, kind="tool_schema_invalid") from None

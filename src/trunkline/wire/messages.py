@@ -1,4 +1,7 @@
-"""JSON-RPC 2.0 messages as records, independent of MCP."""
+"""JSON-RPC 2.0 messages as records, independent of MCP.
+
+The garbage collector does not track those that every call has: a message is never part of a cycle.
+"""
 
 from typing import Any, final
 
@@ -21,7 +24,7 @@ __all__ = [
 RequestId = int | str
 
 
-class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True):
+class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True, gc=False):
     """A request. `params` is `Raw` in a received request, and any value in one to be sent."""
 
     id: RequestId
@@ -29,14 +32,14 @@ class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True
     params: Raw | UnsetType = UNSET
 
 
-class Notification(Struct, tag_field="jsonrpc", tag="2.0"):
+class Notification(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     """A notification, which has no response."""
 
     method: str
     params: Any = UNSET
 
 
-class Response(Struct, tag_field="jsonrpc", tag="2.0"):
+class Response(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     """The successful response to a request. A `Raw` result is embedded unchanged."""
 
     id: RequestId

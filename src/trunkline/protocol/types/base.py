@@ -18,8 +18,8 @@ Number = int | float
 """A JSON number; an integer stays an integer when it is forwarded."""
 
 
-class Wire(Struct, rename="camel", omit_defaults=True, repr_omit_defaults=True):
-    """A JSON object of the specification."""
+class Wire(Struct, rename="camel", omit_defaults=True, repr_omit_defaults=True, gc=False):
+    """A JSON object of the specification. JSON has no cycles, so the garbage collector need not track it."""
 
 
 class Item(Wire, kw_only=True):
