@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Oversized, Receiver, limit_setting
-from trunkline.wire.codec import decode, decode_strict, encode, to_lines
+from trunkline.wire.codec import decode, decode_strict, encode, encode_into
 from trunkline.wire.framing import ForeignProtocol, Framing, LengthFramer, LineFramer, detect
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
@@ -31,7 +31,7 @@ class Sink(Protocol):
     @property
     def unsent(self) -> int: ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes | bytearray) -> None: ...
 
     async def finish(self) -> None: ...
 
@@ -106,8 +106,7 @@ class StreamChannel:
         self._adopt_peer_framing = framing is None
         self._loop = asyncio.get_running_loop()
         self._received: list[Incoming] = []  # decoded, and not delivered yet
-        self._outgoing: list[bytes] = []  # frames that are not written yet
-        self._outgoing_size = 0  # bytes in _outgoing
+        self._outgoing = bytearray()  # frames that are not written yet
         self._delivering = False  # messages sent meanwhile are flushed at its end
         self._flush_scheduled = False
         self._write_first = write_first
@@ -209,18 +208,16 @@ class StreamChannel:
         """Queue a message. It is written with others at the end of this delivery or turn of the loop."""
         if self._closed is not None:
             return
+        outgoing = self._outgoing
+        start = len(outgoing)
         if self._wrap is None:
-            frame = message.frame + b"\n" if type(message) is Encoded else to_lines((message,))
-            if len(frame) > self._max_line:
-                self._check_size(message, len(frame) - 1)
+            self._append_line(message, outgoing, start)
         else:
             frame = encode(message)
             if len(frame) > self._max_frame:
                 self._check_size(message, len(frame))
-            frame = self._wrap(frame)
-        self._outgoing.append(frame)
-        self._outgoing_size += len(frame)
-        if self._outgoing_size > self._unsent_high:
+            outgoing += self._wrap(frame)
+        if len(outgoing) > self._unsent_high:
             self._flush()  # too large to batch; unread bytes count from now on
         elif self._delivering or self._flush_scheduled:
             return
@@ -230,6 +227,21 @@ class StreamChannel:
         else:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_batch)
+
+    def _append_line(self, message: Message | Encoded | Sequence[Message], outgoing: bytearray, start: int) -> None:
+        """Encode a message behind others, without a copy of its own; append nothing if it cannot be sent."""
+        try:
+            if type(message) is Encoded:
+                outgoing += message.frame
+            else:
+                encode_into(message, outgoing, start)
+            size = len(outgoing) - start
+            if size > self._max_frame:
+                self._check_size(message, size)
+        except BaseException:
+            del outgoing[start:]
+            raise
+        outgoing += b"\n"
 
     def _check_size(self, message: Message | Encoded | Sequence[Message], size: int) -> None:
         """Raise `Oversized` for a message that a peer with our settings would reject. Error responses pass: they are
@@ -249,9 +261,8 @@ class StreamChannel:
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._outgoing and self._sink is not None:
-            outgoing, self._outgoing = self._outgoing, []
-            self._outgoing_size = 0
-            self._sink.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
+            outgoing, self._outgoing = self._outgoing, bytearray()
+            self._sink.write(outgoing)
             if self._sink.unsent:
                 self.update_flow()
 

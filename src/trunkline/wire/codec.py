@@ -47,6 +47,7 @@ __all__ = [
     "decode_strict",
     "decoder",
     "encode",
+    "encode_into",
     "encode_request",
     "encode_response",
     "encoder",
@@ -56,7 +57,6 @@ __all__ = [
     "text_to_raw",
     "to_canonical",
     "to_json",
-    "to_lines",
     "to_raw",
 ]
 
@@ -93,8 +93,8 @@ to_json: Final[Callable[[Any], bytes]] = _encoder.encode
 to_canonical: Final[Callable[[Any], bytes]] = msgspec.json.Encoder(order="sorted").encode
 """Encode a value as JSON with sorted members, so that equal values give equal bytes."""
 
-to_lines: Final[Callable[[Sequence[Any]], bytes]] = _encoder.encode_lines
-"""Encode values as JSON lines, without copying each to append its newline."""
+encode_into: Final[Callable[[Any, bytearray, int], None]] = _encoder.encode_into
+"""Encode any value as JSON into a buffer, from an offset on. After an error the buffer has any content there."""
 
 
 class _Envelope(Struct):

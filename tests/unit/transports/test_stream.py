@@ -10,7 +10,7 @@ from tests.contract.connections import Recorder, turns
 from tests.limits import PATIENCE
 
 from trunkline import Settings
-from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Oversized
 from trunkline.transports.stream import MAX_BATCH, StreamChannel
 from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
 
@@ -33,7 +33,7 @@ class Ends:
         self.finished = asyncio.Event()
         self.finished.set()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         self.written.append(bytes(data))
         if self.keeps:
             self.unsent += len(data)
@@ -116,6 +116,20 @@ async def test_messages_of_one_turn_leave_in_one_write() -> None:
     assert ends.written == []
     await turns(1)
     assert ends.written == [b'{"jsonrpc":"2.0","method":"a"}\n{"jsonrpc":"2.0","method":"b"}\n']
+
+
+@pytest.mark.parametrize(
+    ("unsendable", "error"),
+    [(Response(2, {"long": "x" * 200, "other": object()}), TypeError), (Response(2, "x" * 300), Oversized)],
+)
+async def test_message_that_cannot_be_sent_leaves_nothing_behind(unsendable: Response, error: type[Exception]) -> None:
+    channel, _, ends = make(max_frame=200)
+    channel.send(Response(1, "before"))
+    with pytest.raises(error):
+        channel.send(unsendable)
+    channel.send(Response(3, "after"))
+    await turns(2)
+    assert ends.written == [b'{"jsonrpc":"2.0","id":1,"result":"before"}\n{"jsonrpc":"2.0","id":3,"result":"after"}\n']
 
 
 @pytest.mark.row("X24")

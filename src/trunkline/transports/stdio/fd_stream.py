@@ -139,7 +139,7 @@ class PolledWriter:
         os.set_blocking(descriptor, False)
         _enlarge_pipe(descriptor)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Write bytes, or queue them."""
         if self._closed:
             return
@@ -155,7 +155,7 @@ class PolledWriter:
         self._queue.append(memoryview(data)[written:])
         self.unsent += len(data) - written
 
-    def _handle_write_error(self, error: OSError, data: bytes | memoryview) -> int:
+    def _handle_write_error(self, error: OSError, data: bytes | bytearray | memoryview) -> int:
         """Return how many bytes to discard: none if writing would block, all of them if the descriptor is broken."""
         if isinstance(error, BlockingIOError | InterruptedError):
             return 0
@@ -285,7 +285,7 @@ class ThreadWriter:
         self._on_broken = broke
         self._closed = False
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Write bytes."""
         if self._closed:
             return

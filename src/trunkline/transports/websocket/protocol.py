@@ -166,7 +166,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Bytes in the write buffer."""
         return self._transport.get_write_buffer_size()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Write frames."""
         self._transport.write(data)
 

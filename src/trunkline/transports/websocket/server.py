@@ -271,9 +271,9 @@ class _AsgiConnection:
 
     # --- source and sink of the channel -----------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Queue lines."""
-        lines = data.split(b"\n")
+        lines = bytes(data).split(b"\n")
         lines.pop()  # empty, after the last newline
         self._outbox.extend(lines)
         self.unsent += len(data) - len(lines)
