@@ -171,7 +171,6 @@ def only_calls_measured() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     logging.disable(logging.NOTSET)
 
 
