@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from typing import Any, Literal
 
+import pytest
 from hypothesis import Phase as Phases
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,6 +21,8 @@ from trunkline.facts import PhaseChanged
 from trunkline.protocol.lifecycle import LIFECYCLE, Phase
 from trunkline.protocol.types import ToolAnnotations
 from trunkline.testing import Faults, ManualClock, RecordingObserver
+
+pytestmark = pytest.mark.no_cover  # thousands of steps through code that other tests measure
 
 Direction = Literal["sent", "received"]
 directions = st.sampled_from(["sent", "received"])

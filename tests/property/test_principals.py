@@ -14,6 +14,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
+import pytest
 from tests.attacks.fake_internet import KEY, OTHER_KEY, Issuer, issuer, page
 from tests.attacks.raw import INITIALIZED, Caller, ask, call, initialize, request
 from tests.limits import PATIENCE
@@ -23,6 +24,8 @@ from trunkline import Context, Server, Settings
 from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
 from trunkline.errors import ResourceNotFound
 from trunkline.transports.addresses import parse_address
+
+pytestmark = pytest.mark.no_cover  # thousands of requests to code that other tests measure
 
 MANY = 50
 TURNS = 12  # of each

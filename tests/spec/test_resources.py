@@ -263,6 +263,7 @@ async def test_static_resource_precedes_templates_in_order() -> None:
         assert (await read(peer, "doc://a"))[0]["text"] == "first template"
 
 
+@pytest.mark.no_cover
 @pytest.mark.row("A08")
 async def test_read_one_of_100_000_resources() -> None:
     server = Server("t")

@@ -121,6 +121,7 @@ async def test_call_limit_queues_further_calls_in_order() -> None:
     assert sorted(answer["result"]["structuredContent"]["result"] for answer in answers) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.no_cover
 async def test_thousands_of_queued_calls_do_not_overflow_the_stack() -> None:
     gate = BlockingServer(settings=Settings(max_calls=1, max_waiting=5000))
     async with RawPeer(gate.server) as peer:

@@ -96,6 +96,7 @@ def test_oversized_line_is_not_buffered() -> None:
     assert framer.feed(b"z\nnext\n") == [TooLarge(LIMIT, *ends), b"next"]
 
 
+@pytest.mark.no_cover
 @pytest.mark.row("W11")
 @pytest.mark.parametrize("sizes", [[1], [2], [1, 2, 3], [300, 200, 100]])
 def test_trickled_line_uses_little_memory(sizes: list[int]) -> None:
