@@ -7,8 +7,13 @@ import sys
 import tomllib
 import venv
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
+import pytest
+
+import trunkline
+import trunkline.auth
 
 ROOT = Path(__file__).parents[1]
 MAX_PACKAGES = 3  # besides our own
@@ -98,3 +103,12 @@ def test_import_cost_is_bounded() -> None:
     ours, yardstick = best[OURS] - best[NOTHING], best[YARDSTICK] - best[NOTHING]
 
     assert ours <= MAX_RATIO * yardstick, f"{ours * 1000:.0f} ms against {yardstick * 1000:.0f} ms"
+
+
+@pytest.mark.parametrize(("package", "name"), [(trunkline, "Server"), (trunkline.auth, "Jwt")])
+def test_public_name_is_imported_on_first_use(package: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = getattr(package, name)
+    monkeypatch.delitem(vars(package), name)
+    assert getattr(package, name) is imported
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        package.Nothing  # noqa: B018
