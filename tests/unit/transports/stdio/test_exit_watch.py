@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from tests.contract.connections import Recorder, turns, until
+from tests.limits import PATIENCE
 
+from trunkline.transports.stdio import client
 from trunkline.transports.stdio.client import Command
 from trunkline.transports.stdio.exit_watch import watch_exit
 from trunkline.wire.messages import Notification
@@ -70,7 +72,10 @@ async def test_exit_after_the_loop_closed_is_ignored(monkeypatch: pytest.MonkeyP
     assert process.returncode == 0
 
 
-async def test_command_works_with_each_kind_of_watch(loop: asyncio.AbstractEventLoop) -> None:
+async def test_command_works_with_each_kind_of_watch(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "EXIT_GRACE", PATIENCE)  # a busy machine delays the thread that reports the exit
     script = "import sys; [print(line, end='', flush=True) for line in sys.stdin]; sys.stderr.write('bye'); sys.exit(7)"
     recorder = Recorder()
     channel = await Command([sys.executable, "-c", script]).connect(lambda _: recorder)
