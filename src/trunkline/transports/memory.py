@@ -1,7 +1,8 @@
 """A pair of connected channels within one process.
 
 Messages are encoded and decoded on the way, so that only valid messages pass and the two sides share no objects. They
-arrive on the next turn of the loop, never inside `send`. A paused end applies back pressure to the other one and is
+arrive on the next turn of the loop, never inside `send`; replies that an end sends while it processes a delivery arrive
+at the end of that delivery, in the same turn. A paused end applies back pressure to the other one and is
 disconnected at `unsent_limit`, like any peer that does not read.
 """
 
@@ -61,6 +62,7 @@ class MemoryChannel:
         self.untaken = 0  # bytes in the inbox
         self._inbox_emptied: asyncio.Future[None] | None = None
         self._scheduled = False
+        self._held = False  # the other end processes a delivery; frames from it wait until it has done so
         self._paused = False
         self._closed = False
 
@@ -94,13 +96,33 @@ class MemoryChannel:
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._inbox and self._receiver is not None and not (self._scheduled or self._paused or self._closed):
+        if (
+            self._inbox
+            and self._receiver is not None
+            and not (self._scheduled or self._held or self._paused or self._closed)
+        ):
             self._scheduled = True
-            self._loop.call_soon(self._deliver)
+            self._loop.call_soon(self._deliver_scheduled)
+
+    def _deliver_scheduled(self) -> None:
+        """Deliver the pending frames here, then the replies to them at the other end.
+
+        Replies to these replies take another turn of the loop, so that two busy ends do not block it.
+        """
+        self._scheduled = False
+        other = self._remote
+        if not isinstance(other, MemoryChannel) or other._scheduled:
+            self._deliver()
+            return
+        other._held = True
+        try:
+            self._deliver()
+        finally:
+            other._held = False
+            other._deliver()
 
     def _deliver(self) -> None:
-        self._scheduled = False
-        if self._paused or self._receiver is None or self._closed:
+        if not self._inbox or self._paused or self._receiver is None or self._closed:
             return
         frames, self._inbox, self.untaken = self._inbox, [], 0
         self._notify_emptied()

@@ -1,6 +1,7 @@
 """Two channels in one process."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.contract.connections import Recorder, turns
@@ -71,3 +72,44 @@ async def test_pause_before_delivery_prevents_it() -> None:
     theirs.pause()
     await turns()
     assert recorder.messages == []
+
+
+async def test_replies_arrive_in_the_turn_of_the_delivery_that_they_answer() -> None:
+    ours, theirs = memory_pair()
+    recorder, echoed = Recorder(), list[int]()
+
+    class Echo(Recorder):
+        def received(self, messages: Any, origin: Any) -> None:
+            super().received(messages, origin)
+            theirs.send(Notification("reply"))
+            echoed.append(len(recorder.messages))
+
+    ours.open(recorder)
+    theirs.open(Echo())
+    ours.send(Notification("n"))
+    assert recorder.messages == []
+    await asyncio.sleep(0)
+    assert echoed == [0]  # never inside `send`
+    assert [message.method for message in recorder.messages] == ["reply"]  # type: ignore[union-attr]
+
+
+async def test_two_busy_ends_do_not_block_the_loop() -> None:
+    ours, theirs = memory_pair()
+    received = 0
+
+    class Echo(Recorder):
+        def __init__(self, channel: MemoryChannel) -> None:
+            super().__init__()
+            self._channel = channel
+
+        def received(self, messages: Any, origin: Any) -> None:
+            nonlocal received
+            super().received(messages, origin)
+            received += 1
+            self._channel.send(Notification("again"))
+
+    ours.open(Echo(ours))
+    theirs.open(Echo(theirs))
+    ours.send(Notification("first"))
+    await asyncio.sleep(0)
+    assert received == 2
