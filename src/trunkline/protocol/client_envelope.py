@@ -58,7 +58,7 @@ class ResultHeader(Struct, rename="camel"):
 
 
 _MAX_TTL_MS: Final = 2**53  # milliseconds
-_read: Final = codec.decoder(ResultHeader)
+_read: Final = codec.json_decoder(ResultHeader)
 _COMPLETE: Final = ResultHeader()
 
 

@@ -5,7 +5,8 @@ requests. A request without these two belongs to the handshake era, or is invali
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -60,7 +61,14 @@ class _Params(Struct):
     meta: _Meta | UnsetType = field(name="_meta", default=UNSET)
 
 
+class _RawParams(Struct):
+    meta: Raw | UnsetType = field(name="_meta", default=UNSET)
+
+
+_MAX_CACHED: Final = 2048  # bytes of a `_meta` whose envelope is cached
 _read: Final = codec.decoder(_Params)
+_read_raw: Final = codec.json_decoder(_RawParams)
+_read_meta: Final = codec.json_decoder(_Meta)
 _read_keys: Final = codec.decoder(_Keys)
 _read_info: Final = codec.decoder(Implementation)
 
@@ -78,6 +86,9 @@ def has_envelope(params: Any) -> bool:
 def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
     """Return the envelope in params; None for the handshake era, unless an envelope is expected. Raise
     `InvalidEnvelope` for an invalid one."""
+    envelope = _read_short(params) if type(params) is Raw else None
+    if envelope is not None:
+        return envelope
     try:
         meta = UNSET if params is UNSET else _read(params).meta
     except (codec.DecodeError, RecursionError) as error:
@@ -86,11 +97,33 @@ def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
         if expected:
             raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
         return None
+    return _build(meta)
+
+
+def _read_short(params: Raw) -> Envelope | None:
+    """Return the envelope in a short `_meta`; None for a long or invalid one, and for the handshake era. Most requests
+    of a client have the same `_meta`."""
+    try:
+        meta = _read_raw(params).meta
+        return None if meta is UNSET or len(memoryview(meta)) > _MAX_CACHED else _build_cached(bytes(meta))
+    except (codec.DecodeError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _build_cached(json: bytes) -> Envelope | None:
+    meta = _read_meta(json)
+    return None if meta.version is UNSET else _build(meta)
+
+
+def _build(meta: _Meta) -> Envelope:
+    """Return the envelope in a `_meta` that has a version; raise `InvalidEnvelope` for an invalid one."""
+    version = cast("str", meta.version)
     if meta.capabilities is UNSET:
         raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object means none")
     _check_capabilities(meta.capabilities)
     trace = {name: value for name in TRACE_KEYS if isinstance(value := getattr(meta, name), str)}
-    return Envelope(meta.version, meta.capabilities, _info(meta.info), meta.log_level, trace)
+    return Envelope(version, meta.capabilities, _info(meta.info), meta.log_level, trace)
 
 
 def _check_capabilities(capabilities: Capabilities) -> None:

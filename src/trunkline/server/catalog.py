@@ -82,6 +82,7 @@ class ServerCatalog:
         self.cache = _validate_cache(cache or {})  # seconds, by result
         self.get_modern = cache_value(partial(_make_modern, info, self.capabilities))  # made on first use
         self._capabilities_cache: tuple[Any, dict[str, Any]] = (None, {})
+        self._capabilities_versions: tuple[int, ...] = ()  # of the registries, when the cache was checked
         self.tracks_current_call = False  # whether connections set CURRENT_CALL
         self.cursors = Cursors(lifetime=self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
@@ -106,6 +107,20 @@ class ServerCatalog:
 
     def capabilities(self) -> Mapping[str, Any]:
         """Return the declared capabilities: those with entries, and those switched on explicitly."""
+        versions = (
+            self.tools.version,
+            self.resources.version,
+            self.templates.version,
+            self.prompts.version,
+            self.completions.version,
+        )
+        if self._capabilities_versions != versions:  # each modern request reads the capabilities
+            self._refresh_capabilities()
+            self._capabilities_versions = versions
+        return self._capabilities_cache[1]
+
+    def _refresh_capabilities(self) -> None:
+        """Build the capabilities again if other ones have entries now; else keep the object, by which others cache."""
         on = self.capability_flags
         there = (
             _is_declared(on.tools, len(self.tools)),
@@ -114,9 +129,8 @@ class ServerCatalog:
             _is_declared(on.completions, len(self.completions)),
             bool(self.task_tools()),
         )
-        if self._capabilities_cache[0] != there:  # rebuilt rarely: each modern request reads them
+        if self._capabilities_cache[0] != there:
             self._capabilities_cache = (there, self._build_capabilities(*there))
-        return self._capabilities_cache[1]
 
     def _build_capabilities(
         self, tools: bool, resources: bool, prompts: bool, completions: bool, tasks: bool

@@ -91,3 +91,14 @@ def test_key_inside_string_is_no_envelope(params: Any, carried: bool, held: bool
 def test_envelope_is_found_in_decoded_params() -> None:
     modern, older = (read_before({"name": "x", "_meta": said}) for said in (meta(), {}))
     assert [may_have_envelope(modern), has_envelope(modern), may_have_envelope(older)] == [True, True, False]
+
+
+def test_long_envelope_is_read_like_a_short_one() -> None:
+    long = meta({"sampling": {}}, note="x" * 4000)
+    short = meta({"sampling": {}})
+    assert read_envelope(raw({"_meta": long})) == read_envelope(raw({"_meta": short}))
+
+
+def test_equal_envelopes_are_decoded_once() -> None:
+    said = meta({"sampling": {}})
+    assert read_envelope(raw({"name": "a", "_meta": said})) is read_envelope(raw({"name": "b", "_meta": said}))
