@@ -1,7 +1,7 @@
 """A client's connection: era detection, the handshake, and the consequences of a closed channel."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from trunkline.errors import (
     RequestTimeout,
 )
 from trunkline.protocol.capabilities import restrict_to_revision
+from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import IDEMPOTENCY
@@ -23,6 +24,7 @@ from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.rpc.connection import KEEPALIVE_FAILED, LoopResources, PeerConnection
 from trunkline.rpc.outgoing_requests import closed_error
 from trunkline.transports.channel import Channel, ChannelClosed, MirroringChannel
@@ -33,6 +35,7 @@ __all__ = ["ClientConnection"]
 
 _decode_initialize_result: Final = codec.decoder(InitializeResult)
 _decode_discover_result: Final = codec.decoder(DiscoverResult)
+_DECLARED: Final[Mapping[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}  # by every client
 _MAX_ERA_PROBES: Final = 2  # the second is for a server that refuses, and names a modern revision that we have
 
 
@@ -208,6 +211,12 @@ class ClientConnection(PeerConnection):
     def supports_tool_tasks(self) -> bool:
         """Whether the server has declared that calls of its tools may run as tasks. Read after the handshake."""
         return self.session.has_capability(Side.SERVER, "tasks.requests.tools.call")
+
+    @cached_property
+    def supports_tasks_extension(self) -> bool:
+        """Whether the server may run calls as tasks in the modern era. Read after the handshake."""
+        negotiated = self.session.negotiated
+        return negotiated is not None and negotiated_settings(TASKS_EXTENSION, _DECLARED, negotiated.server) is not None
 
     @property
     def supports_idempotency_keys(self) -> bool:

@@ -97,11 +97,11 @@ class PeerValidator(Validator):
         patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE)
         super().__init__(schema, what, pattern_options=patterns, validate_formats=False)
         self._complexity = known
+        self._max_size = _MAX_CHECK_STEPS // known.steps
 
     def can_check(self, value: Any) -> bool:
         """Return whether validating a value is certainly cheap."""
-        most = _MAX_CHECK_STEPS // self._complexity.steps
-        return size_of(value, most) <= most
+        return size_of(value, self._max_size) <= self._max_size
 
 
 def form_validator(schema: Mapping[str, Any]) -> Validator:

@@ -45,7 +45,6 @@ from trunkline.errors import (
 from trunkline.errors.text import shortened
 from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.events import ProgressReceived
-from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.types import (
     CallToolParams,
@@ -56,7 +55,7 @@ from trunkline.protocol.types import (
     ProgressParams,
     TaskStatus,
 )
-from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskProgress, UpdateTaskParams
+from trunkline.protocol.types.tasks_extension import TaskProgress, UpdateTaskParams
 
 __all__ = ["ClientTasks", "Task"]
 
@@ -64,7 +63,6 @@ _MAX_FAILURES: Final = 5  # failed polls in a row
 _RETENTION_GRACE: Final = 1.0  # seconds to wait at least beyond the retention time of a task
 _LISTEN_THRESHOLD: Final = 0.5  # seconds between polls; from there on, notifications are worth a listen request
 _TRANSIENT_ERRORS: Final = (ConnectionClosed, RequestTimeout, PeerError)
-_DECLARED: Final[Mapping[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}  # by every client
 
 
 class ClientTasks:
@@ -145,9 +143,9 @@ class ClientTasks:
         """Return whether the server may answer a request with a task."""
         if name != "tools/call" or not isinstance(params, CallToolParams):
             return False
-        if not self.modern:
-            return params.task is not None
-        return negotiated_settings(TASKS_EXTENSION, _DECLARED, self._runtime.server_capabilities) is not None
+        supervisor = self._runtime.supervisor
+        last = None if supervisor is None else supervisor.last_ready
+        return last.supports_tasks_extension if last is not None and last.modern else params.task is not None
 
     def abandon_call(self, request: OutgoingRequest) -> None:
         """Cancel the task that a call is answered with after its caller has stopped waiting.
