@@ -6,9 +6,8 @@ requests. A request without these two belongs to the handshake era, or is invali
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trunkline.errors import InvalidParams
@@ -24,17 +23,45 @@ from trunkline.protocol.meta import (
 from trunkline.protocol.types import ClientCapabilities, Implementation, LoggingLevel
 from trunkline.wire import codec
 
-__all__ = ["Envelope", "InvalidEnvelope", "has_envelope", "read_envelope"]
+__all__ = ["Envelope", "InvalidEnvelope", "ModernParams", "has_envelope", "read_params"]
+
+_NO_VERSION: Final = "(none)"  # recognized by its identity, since a peer may send any text
+_CACHED: Final = 1024  # bytes of capabilities that are worth remembering
 
 
 class Envelope(Struct, frozen=True):
-    """The envelope of a request."""
+    """The envelope of a request. Few handlers ask for what it contains, so most of that is decoded when it is read."""
 
-    version: str
-    capabilities: Capabilities  # of the client, including unknown members
-    info: Implementation | None = None
-    log_level: LoggingLevel | None = None
-    trace: Mapping[str, str] = {}  # W3C trace context
+    version: str = field(name=PROTOCOL_VERSION, default=_NO_VERSION)
+    encoded_capabilities: Raw | UnsetType = field(name=CLIENT_CAPABILITIES, default=UNSET)
+    encoded_info: Raw | UnsetType = field(name=CLIENT_INFO, default=UNSET)
+    log_level: LoggingLevel | None = field(name=LOG_LEVEL, default=None)
+    traceparent: Any = None
+    tracestate: Any = None
+    baggage: Any = None
+
+    @classmethod
+    def build(cls, version: str, capabilities: Capabilities, info: Implementation | None) -> "Envelope":
+        """Return the envelope of a client that is known from elsewhere."""
+        return cls(version, codec.to_raw(capabilities), UNSET if info is None else codec.to_raw(info))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the client, including unknown members."""
+        return {} if self.encoded_capabilities is UNSET else _read_object(self.encoded_capabilities)
+
+    @property
+    def info(self) -> Implementation | None:
+        """The client info; None if it is missing or invalid, since it is optional."""
+        try:
+            return None if self.encoded_info is UNSET else _read_info(self.encoded_info)
+        except codec.DecodeError:
+            return None
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """The W3C trace context."""
+        return {name: value for name in TRACE_KEYS if isinstance(value := getattr(self, name), str)}
 
 
 class InvalidEnvelope(InvalidParams):
@@ -43,34 +70,39 @@ class InvalidEnvelope(InvalidParams):
     kind = "invalid_envelope"
 
 
-class _Meta(Struct):
-    version: str | UnsetType = field(name=PROTOCOL_VERSION, default=UNSET)
-    capabilities: dict[str, Any] | UnsetType = field(name=CLIENT_CAPABILITIES, default=UNSET)
-    info: Raw | UnsetType = field(name=CLIENT_INFO, default=UNSET)
-    log_level: LoggingLevel | None = field(name=LOG_LEVEL, default=None)
-    traceparent: Any = None
-    tracestate: Any = None
-    baggage: Any = None
+class ModernParams(Struct):
+    """What every request of the modern era has in its params: the envelope, and the members that a header repeats."""
+
+    meta: Envelope | UnsetType = field(name="_meta", default=UNSET)
+    name: Any = None
+    uri: Any = None
+    taskId: Any = None  # noqa: N815 - as it is on the wire
+
+    def envelope(self, *, expected: bool) -> Envelope | None:
+        """Return the envelope; None for the handshake era, unless an envelope is expected. Raise `InvalidEnvelope`."""
+        meta = self.meta
+        if meta is UNSET or meta.version is _NO_VERSION:
+            if expected:
+                raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
+            return None
+        if meta.encoded_capabilities is UNSET:
+            raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object means none")
+        encoded = bytes(meta.encoded_capabilities)
+        why = (_capabilities_fault if len(encoded) <= _CACHED else _capabilities_fault.__wrapped__)(encoded)
+        if why is not None:
+            raise InvalidEnvelope(f"client capabilities are malformed: {why}")
+        return meta
 
 
 class _Keys(Struct):
     meta: dict[str, Raw] = field(name="_meta", default_factory=dict[str, Raw])
 
 
-class _Params(Struct):
-    meta: _Meta | UnsetType = field(name="_meta", default=UNSET)
-
-
-class _RawParams(Struct):
-    meta: Raw | UnsetType = field(name="_meta", default=UNSET)
-
-
-_MAX_CACHED: Final = 2048  # bytes of a `_meta` whose envelope is cached
-_read: Final = codec.decoder(_Params)
-_read_raw: Final = codec.json_decoder(_RawParams)
-_read_meta: Final = codec.json_decoder(_Meta)
+_read_params: Final = codec.decoder(ModernParams)
 _read_keys: Final = codec.decoder(_Keys)
 _read_info: Final = codec.decoder(Implementation)
+_read_capabilities: Final = codec.json_decoder(ClientCapabilities)
+_read_object: Final = codec.json_decoder(dict[str, Any])
 
 
 def has_envelope(params: Any) -> bool:
@@ -83,59 +115,20 @@ def has_envelope(params: Any) -> bool:
         return False
 
 
-def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
-    """Return the envelope in params; None for the handshake era, unless an envelope is expected. Raise
-    `InvalidEnvelope` for an invalid one."""
-    envelope = _read_short(params) if type(params) is Raw else None
-    if envelope is not None:
-        return envelope
+def read_params(params: Any) -> ModernParams:
+    """Return what the params of any request may have. Raise `InvalidEnvelope` if their `_meta` is invalid."""
     try:
-        meta = UNSET if params is UNSET else _read(params).meta
+        return ModernParams() if params is UNSET else _read_params(params)
     except (codec.DecodeError, RecursionError) as error:
         raise InvalidEnvelope(f"the _meta of the request: {error}") from None
-    if meta is UNSET or meta.version is UNSET:
-        if expected:
-            raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
-        return None
-    return _build(meta)
-
-
-def _read_short(params: Raw) -> Envelope | None:
-    """Return the envelope in a short `_meta`; None for a long or invalid one, and for the handshake era. Most requests
-    of a client have the same `_meta`."""
-    try:
-        meta = _read_raw(params).meta
-        return None if meta is UNSET or len(memoryview(meta)) > _MAX_CACHED else _build_cached(bytes(meta))
-    except (codec.DecodeError, RecursionError):
-        return None
 
 
 @lru_cache(maxsize=256)
-def _build_cached(json: bytes) -> Envelope | None:
-    meta = _read_meta(json)
-    return None if meta.version is UNSET else _build(meta)
-
-
-def _build(meta: _Meta) -> Envelope:
-    """Return the envelope in a `_meta` that has a version; raise `InvalidEnvelope` for an invalid one."""
-    version = cast("str", meta.version)
-    if meta.capabilities is UNSET:
-        raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object means none")
-    _check_capabilities(meta.capabilities)
-    trace = {name: value for name in TRACE_KEYS if isinstance(value := getattr(meta, name), str)}
-    return Envelope(version, meta.capabilities, _info(meta.info), meta.log_level, trace)
-
-
-def _check_capabilities(capabilities: Capabilities) -> None:
+def _capabilities_fault(encoded: bytes) -> str | None:
+    """Return why capabilities are invalid; None if they are valid."""
     try:
-        msgspec.convert(capabilities, ClientCapabilities)
-    except msgspec.ValidationError as error:
-        raise InvalidEnvelope(f"client capabilities are malformed: {error}") from None
-
-
-def _info(raw: Raw | UnsetType) -> Implementation | None:
-    """Return the client info if it is valid; it is optional."""
-    try:
-        return None if raw is UNSET else _read_info(raw)
-    except codec.DecodeError:
-        return None
+        _read_capabilities(encoded)
+        _read_object(encoded)
+    except (codec.DecodeError, RecursionError) as error:
+        return str(error)
+    return None

@@ -48,6 +48,10 @@ class InputRound(Protocol):
         """The answers of earlier rounds, and the results of effects that must not happen twice."""
         ...
 
+    def effect_log(self) -> "Effects":
+        """Return the log of the effects of this run and of earlier rounds."""
+        ...
+
 
 class Effects(Protocol):
     """Results of a call's effects that must not happen twice."""

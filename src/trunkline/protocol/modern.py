@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFound, UnsupportedVersion
 from trunkline.protocol import headers as mirror
 from trunkline.protocol.capabilities import Capabilities, restrict_to_revision
-from trunkline.protocol.envelope import Envelope, read_envelope
+from trunkline.protocol.envelope import Envelope, ModernParams, read_params
 from trunkline.protocol.legal_methods import required_capabilities
 from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import Method, Side, methods_for
@@ -45,17 +45,6 @@ _MODERN_VERSIONS: Final = frozenset(revision.value for revision in MODERN_REVISI
 _METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_07_28, Side.SERVER) if row.is_request}
 
 
-class _Subject(Struct):
-    """The params that headers repeat."""
-
-    name: Any = None
-    uri: Any = None
-    taskId: Any = None  # noqa: N815 - as it is on the wire
-
-
-_read_subject: Final = codec.decoder(_Subject)
-
-
 class CacheHint(Struct, frozen=True):
     """Cache lifetime of a result, and whether shared caches may store it."""
 
@@ -82,13 +71,12 @@ class ModernProtocol:
     def validate_request(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
         """Return the method and the envelope of a request; None for a request of the handshake era. Raise a
         `ProtocolError` for an invalid request. `headers` are those of an HTTP transport."""
-        envelope = read_envelope(
-            message.params, expected=headers is not None and headers.get(_VERSION) in _MODERN_VERSIONS
-        )
+        params = read_params(message.params)
+        envelope = params.envelope(expected=headers is not None and headers.get(_VERSION) in _MODERN_VERSIONS)
         if envelope is None:
             return None
         if headers is not None:
-            self._check_headers(message, envelope, headers)
+            _check_headers(message.method, params, envelope.version, headers)
         if envelope.version not in _MODERN_VERSIONS:
             raise UnsupportedVersion(envelope.version, SUPPORTED_VERSIONS)
         row = _METHODS_BY_NAME.get(message.method)
@@ -104,19 +92,6 @@ class ModernProtocol:
         if self._cached_for is not capabilities:
             self._cached_for, self._cached_paths = capabilities, required_capabilities(capabilities)
         return self._cached_paths
-
-    @staticmethod
-    def _check_headers(message: Request, envelope: Envelope, headers: Mapping[str, str]) -> None:
-        if headers.get(_VERSION, "").strip() != envelope.version:
-            named = headers.get(_VERSION)
-            raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {envelope.version!r}")
-        member = mirror.NAME_MEMBERS.get(message.method)
-        target = None if member is None else getattr(_read_subject(cast("Any", message.params)), member)
-        name = target if isinstance(target, str) else None
-        if mirror.match_exactly(message.method, name, headers):
-            return
-        if (why := mirror.find_mismatch(message.method, name, headers)) is not None:
-            raise HeaderMismatch(why)
 
     # --- results -------------------------------------------------------------------------------
 
@@ -146,6 +121,20 @@ class ModernProtocol:
         if hint is not None and kind == b"complete":
             head += b',"ttlMs":%d,"cacheScope":"%b"' % (round(hint.ttl * 1000), hint.scope.encode())
         return Raw(head + (b"}" if body == b"{}" else b"," + body[1:]))
+
+
+def _check_headers(method: str, params: ModernParams, version: str, headers: Mapping[str, str]) -> None:
+    """Raise `HeaderMismatch` if the headers contradict the request."""
+    if headers.get(_VERSION, "").strip() != version:
+        named = headers.get(_VERSION)
+        raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {version!r}")
+    member = mirror.NAME_MEMBERS.get(method)
+    target = None if member is None else getattr(params, member)
+    name = target if isinstance(target, str) else None
+    if mirror.match_exactly(method, name, headers):
+        return
+    if (why := mirror.find_mismatch(method, name, headers)) is not None:
+        raise HeaderMismatch(why)
 
 
 def unwrap_result(result: CallToolResult) -> CallToolResult:

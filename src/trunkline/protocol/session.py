@@ -75,6 +75,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 _IDS: Final = (int, str)
 _LONGEST_ID: Final = 18  # digits; our ids are consecutive numbers
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
+_UNAVAILABLE: Final = frozenset({Phase.PAUSED, Phase.DRAINING, Phase.CLOSED})  # new requests are refused
 _read_initialize: Final = decoder(InitializeParams)
 
 
@@ -313,7 +314,7 @@ class Session:
                 return None
             if message.id in self._incoming:
                 raise RequestIdConflict(message.id)
-            if self.phase in {Phase.PAUSED, Phase.DRAINING, Phase.CLOSED}:
+            if self.phase is not Phase.READY and self.phase in _UNAVAILABLE:
                 raise unavailable_refusal(message.method, self.phase)
         except ProtocolError as error:
             return MessageRefused(ErrorResponse(message.id, error_object(error, Revision.V2026_07_28)))

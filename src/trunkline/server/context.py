@@ -427,7 +427,8 @@ class Context(Generic[L_co]):
         if self._call.once is None:
             from trunkline.server.input.multi_round import EffectLog  # imported here: few handlers have effects
 
-            self._call.once = EffectLog({})
+            earlier = self._call.input_round
+            self._call.once = EffectLog({}) if earlier is None else earlier.effect_log()
         return await self._call.once.run_once(key, function)
 
     # --- tasks -----------------------------------------------------------------------------------

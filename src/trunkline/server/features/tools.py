@@ -1,7 +1,7 @@
 """Tools: list and call."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
@@ -193,10 +193,15 @@ def _prepare_modern_call(
     for capability in entry.asks:
         if not is_declared(envelope.capabilities, capability):
             raise MissingCapability(capability)
+    _load_begin_round()(connection, call, params)
+    call.unwrapped = entry.output.wraps
+
+
+@cache
+def _load_begin_round() -> "Callable[[Connection, IncomingRequest, CallToolParams], None]":
     from trunkline.server.input.multi_round import begin_round  # imported here: for the modern era only
 
-    begin_round(connection, call, params)
-    call.unwrapped = entry.output.wraps
+    return begin_round
 
 
 def _arguments_object(params: CallToolParams) -> dict[str, Any]:

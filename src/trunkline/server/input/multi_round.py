@@ -206,6 +206,10 @@ class Round:
         """The answers of earlier rounds, and the results of effects that must not happen twice."""
         return self._state.answers, self._state.effects
 
+    def effect_log(self) -> "EffectLog":
+        """Return the log of the effects of this run and of earlier rounds."""
+        return EffectLog(self._state.effects)
+
     @property
     def sealer(self) -> "StateSealer":
         """The sealer for request states on this connection."""
@@ -246,7 +250,7 @@ class EffectLog:
 def begin_round(connection: RoundConnection, call: IncomingRequest, params: MultiRoundParams) -> None:
     """Prepare a request with an envelope for multi-round input. Raises `InvalidRequestState` for a state that this
     server did not create for this request."""
-    state = _State({}, {})
+    state = _State()
     current = call.input_round = Round(connection, call, state, params)
     if params.request_state is not None:
         earlier = _decode_state(
@@ -255,7 +259,6 @@ def begin_round(connection: RoundConnection, call: IncomingRequest, params: Mult
         state.answers, state.effects = earlier.answers, earlier.effects
     if params.input_responses:
         state.answers.update(params.input_responses)
-    call.once = EffectLog(state.effects)
 
 
 def to_modern_outcome(call: IncomingRequest, error: BaseException) -> InputRequiredResult | BaseException:

@@ -98,7 +98,7 @@ class TaskRunner:
         self._call.target = entry.name
         self._call.once = EffectLog(dict(record.effects), self._record_effect)
         if self.caller.modern:
-            self._call.envelope = Envelope(self.caller.revision, self.caller.capabilities, self.caller.info)
+            self._call.envelope = Envelope.build(self.caller.revision, self.caller.capabilities, self.caller.info)
         # by question key: resolved when the answer or an error arrives
         self._answer_waiters: dict[str, asyncio.Future[Raw]] = {}
         self._question_counts: dict[str, int] = {}

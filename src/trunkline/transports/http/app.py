@@ -136,6 +136,8 @@ class HttpApp:
 
     def handle(self, request: HttpRequest) -> Handling:
         """Check, authenticate and route one HTTP request."""
+        if (route := request.head.route) is not None:
+            return route(request)
         self._proxies.resolve(request)
         if request.repeated and not self._check_repeated_headers(request):
             return None
@@ -220,7 +222,20 @@ class HttpApp:
         if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
             refuse_not_acceptable(request)
             return None
-        if not self._body_reader.check_headers(request):
+        if not self._body_reader.check_content_type(request):
+            return None
+        if not request.proxied and not request.extra_headers:  # nothing depends on more than the head
+            request.head.route = self._handle_known_post
+        return self._handle_post(request)
+
+    def _handle_known_post(self, request: HttpRequest) -> Handling:
+        """Handle a POST to the MCP path whose head has passed all checks before."""
+        if self._authenticator is not None:
+            return self._handle_authenticated(request, self._handle_post)
+        return self._handle_post(request)
+
+    def _handle_post(self, request: HttpRequest) -> Handling:
+        if not self._body_reader.check_length(request):
             return None
         if request.body is None:
             return self._handle_when_read(request)

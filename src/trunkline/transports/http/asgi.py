@@ -20,6 +20,7 @@ from trunkline.transports.http.request import (
     Disconnected,
     Handling,
     Headers,
+    HttpHead,
     HttpRequest,
     Receive,
     Scope,
@@ -300,13 +301,16 @@ def make_request(writer: Any, scope: Scope, *, method: str) -> HttpRequest:
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     client, server = scope.get("client", ()), scope.get("server")
-    return HttpRequest(
-        writer,
+    head = HttpHead(
         method,
         path[len(root) :] if root and path.startswith(root) else path,
         headers,
         query=scope.get("query_string", b""),
         repeated=repeated,
+    )
+    return HttpRequest(
+        writer,
+        head,
         scheme=scope.get("scheme", "http"),
         client=UNIX_CLIENT if client is None else (client[0], client[1]) if client else None,
         server=None if server is None else (server[0], server[1]),

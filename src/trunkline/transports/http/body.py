@@ -74,22 +74,30 @@ class BodyReader:
         self._size_limit = settings.http_body_size_limit
         self._deadlines = ReadDeadlines(clock, settings.body_timeout)
 
+    def check_content_type(self, request: HttpRequest) -> bool:
+        """Return whether the body is JSON in UTF-8; refuse the request if not."""
+        if is_utf8_json(request.headers.get(b"content-type", b"")):
+            return True
+        reason = "the content type must be application/json, in UTF-8"
+        request.refuse(415, reason, kind="unsupported_media_type")
+        return False
+
     def check_headers(self, request: HttpRequest) -> bool:
         """Return whether a body may be read; refuse the request if not."""
-        if not is_utf8_json(request.headers.get(b"content-type", b"")):
-            reason = "the content type must be application/json, in UTF-8"
-            request.refuse(415, reason, kind="unsupported_media_type")
-            return False
-        return self.check_length(request)
+        return self.check_content_type(request) and self.check_length(request)
 
     def check_length(self, request: HttpRequest) -> bool:
-        """Return whether the announced length of a body is within the limit; refuse the request if not."""
-        length = request.headers.get(b"content-length", b"0")
-        size = int(length) if request.body is None and length.isdigit() else len(request.body or b"")
-        if size > self._size_limit:
-            self._refuse_too_large(request)
-            return False
-        return True
+        """Return whether the length of a body, received or announced, is within the limit; refuse the request if
+        not."""
+        if (body := request.body) is not None:
+            size = len(body)
+        else:
+            length = request.headers.get(b"content-length", b"0")
+            size = int(length) if length.isdigit() else 0
+        if size <= self._size_limit:
+            return True
+        self._refuse_too_large(request)
+        return False
 
     async def read_body(self, request: HttpRequest) -> bytes | None:
         """Return the raw body; None if there is none, after the request was refused."""

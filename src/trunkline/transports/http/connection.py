@@ -12,7 +12,6 @@ when its connection has closed; nothing is written for it then.
 import asyncio
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 from math import inf
 from typing import Any, Final, Protocol, cast
@@ -20,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 from trunkline.clock import WallClock
 from trunkline.transports.addresses import format_host_port
 from trunkline.transports.http.deadlines import DeadlineSet
-from trunkline.transports.http.head import BadHead, HeadParser, KnownHead, split_target
+from trunkline.transports.http.head import BadHead, HeadParser, KnownHead
 from trunkline.transports.http.request import (
     UNIX_CLIENT,
     BodyTooLarge,
@@ -28,6 +27,7 @@ from trunkline.transports.http.request import (
     Disconnected,
     Handling,
     Headers,
+    HttpHead,
     HttpRequest,
 )
 from trunkline.transports.listener_limits import ListenerGuard
@@ -46,6 +46,7 @@ _GOODBYE: Final = (
 _BODILESS: Final = frozenset({204, 304})  # statuses without a body and without a Content-Length
 _LARGE_BODY: Final = 64 * 1024  # bytes from which copying a body costs more than passing it on separately
 _BUFFER_LIMIT: Final = 64 * 1024  # unread bytes after which the connection stops reading
+_CACHED_HEADS: Final = 256  # response heads, until the date changes
 _LINGER: Final = 2.0  # seconds in which a peer can read a response that came before the end of its request
 _PROBE_FIRST: Final = 0.05  # seconds after which a peer that has half-closed is probed again; then twice as long, …
 _PROBE_LONGEST: Final = 1.0  # … up to this; later its stream's own keep-alive comments do the same
@@ -71,8 +72,8 @@ class HttpConnections:
         self.handler = handler
         self.open: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self._date = b""
-        self._date_until = -inf
+        self._heads: dict[tuple[int, Headers], bytes] = {}  # encoded response heads of the current second
+        self._heads_until = -inf
         settings, clock = guard.settings, guard.clock
         self.header_limit = settings.max_header_bytes
         self.body_limit = settings.http_body_size_limit
@@ -80,13 +81,18 @@ class HttpConnections:
         self.writing = DeadlineSet(clock, settings.write_timeout, HttpConnection.abort)
         self.idle = DeadlineSet(clock, settings.idle_timeout, HttpConnection.close_idle)
 
-    def date(self) -> bytes:
-        """Return the Date header line of a response, which changes once a second."""
+    def encode_head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+        """Return the status line and headers of a response, with its date. Raise `ValueError` if a header contains a
+        line break."""
         now = self.guard.clock.now()
-        if now >= self._date_until:
-            self._date_until = now + 1.0
-            self._date = b"date: %b\r\n" % formatdate(WallClock().now(), usegmt=True).encode()
-        return self._date
+        if now >= self._heads_until or len(self._heads) >= _CACHED_HEADS:
+            self._heads_until = now + 1.0
+            self._heads.clear()
+        head = self._heads.get((status, headers))
+        if head is None:
+            date = (b"date", formatdate(WallClock().now(), usegmt=True).encode())
+            head = self._heads[status, headers] = _encode_head(status, (*headers, date))
+        return head
 
     def make(self) -> "HttpConnection":
         """Return the protocol of a new connection."""
@@ -329,59 +335,47 @@ class HttpConnection(asyncio.Protocol):
     def _receive_head(self) -> bool:
         """Parse the head of a request, and handle the request; return False while the head is incomplete."""
         known = self._known_head
-        if known is not None and self._head is None and (found := known.match(self._buffer)) is not None:
-            digits, size = found
-            head = known.parsed
-            headers = {**head.headers, b"content-length": digits}
-            self._start_request(head, headers, int(digits), self._buffer[size:])
+        if known is not None and self._head is None and (size := known.match(self._buffer)):
+            self._start_request(known.parsed, known.head, known.content_length, self._buffer[size:])
             return True
-        head = self._head or HeadParser(self._connections.header_limit)
-        rest = head.feed(self._buffer)
+        parser = self._head or HeadParser(self._connections.header_limit)
+        rest = parser.feed(self._buffer)
         if rest is None:
             self._buffer = b""
-            self._head = head if head.begun else None
+            self._head = parser if parser.begun else None
             self._expect_head()
             return False
         self._head = None
-        self._known_head = head.remember() if self._used else None
-        self._start_request(head, head.headers, head.content_length, rest)
+        head = parser.to_http_head()
+        self._known_head = parser.remember(head) if self._used else None
+        self._start_request(parser, head, parser.content_length, rest)
         return True
 
-    def _start_request(self, head: HeadParser, headers: dict[bytes, bytes], length: int, rest: bytes) -> None:
+    def _start_request(self, parsed: HeadParser, head: HttpHead, length: int, rest: bytes) -> None:
         """Handle a request whose head is complete. `rest` follows the head."""
         if self._head_due:
             self._head_received()
         self._used = True
-        path, query = split_target(head.target)
-        request = HttpRequest(
-            self,
-            head.method.decode("ascii"),
-            path,
-            headers,
-            query=query,
-            repeated=head.repeated,
-            scheme=self._scheme,
-            client=self._client,
-            server=self._server,
-        )
-        self._version = head.version
-        self._keep_alive = head.keep_alive
-        if head.chunked:
+        request = HttpRequest(self, head, self._scheme, self._client, self._server)
+        self._version = parsed.version
+        self._keep_alive = parsed.keep_alive
+        if parsed.chunked:
             decoder = ChunkedDecoder(self._connections.header_limit)
             self._begin_body(request, _IncomingBody(0, decoder), rest)
-        elif length <= len(rest):
-            request.body = rest[:length] if length else b""
-            self._buffer = rest[length:] if length else rest
+        elif length == len(rest):
+            request.body, self._buffer = rest, b""
+        elif length < len(rest):
+            request.body, self._buffer = rest[:length], rest[length:]
         else:
             self._begin_body(request, _IncomingBody(length), rest)
-        if self._body is not None and not rest and headers.get(b"expect", b"").lower() == b"100-continue":
-            self._body.unconfirmed = head.version == b"1.1"
+        if self._body is not None and not rest and head.headers.get(b"expect", b"").lower() == b"100-continue":
+            self._body.unconfirmed = parsed.version == b"1.1"
         if self._half_closed and not self._buffer:
             self._keep_alive = False
         self._request = request
         self._on_half_closed = None
         handler = self._connections.handler
-        self._handle(request, handler.handle_upgrade if _is_websocket_upgrade(head) else handler.handle)
+        self._handle(request, handler.handle_upgrade if parsed.websocket else handler.handle)
 
     def _begin_body(self, request: HttpRequest, body: _IncomingBody, data: bytes) -> None:
         self._buffer = body.feed(data) if data else b""
@@ -474,20 +468,13 @@ class HttpConnection(asyncio.Protocol):
             headers = (*headers, _CONNECTION_CLOSE)
         elif self._version == b"1.0":
             headers = (*headers, _CONNECTION_KEPT)
+        head = self._connections.encode_head(status, tuple(headers))
         if status in _BODILESS:
-            head = b"%b%b\r\n" % (_encode_head(status, tuple(headers)), self._connections.date())
+            self._transport.write(head + b"\r\n")
+        elif request.method == "HEAD":
+            self._transport.write(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)))
         else:
-            head = b"%b%bcontent-length: %d\r\n\r\n" % (
-                _encode_head(status, tuple(headers)),
-                self._connections.date(),
-                len(body),
-            )
-        if request.method == "HEAD":
-            self._transport.write(head)
-        elif len(body) < _LARGE_BODY:
-            self._transport.write(head + body)
-        else:
-            self._transport.writelines((head, body))
+            self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         self._finish_response()
 
     def _prepare_keep_alive(self) -> bool:
@@ -550,8 +537,8 @@ class HttpConnection(asyncio.Protocol):
         framing = ((b"transfer-encoding", b"chunked"),) if self._chunked else ()
         closing = () if keep_alive else (_CONNECTION_CLOSE,)
         self._streaming = True
-        head = _encode_head(status, (*headers, *framing, *closing))
-        self._transport.write(b"%b%b\r\n" % (head, self._connections.date()))
+        head = self._connections.encode_head(status, (*headers, *framing, *closing))
+        self._transport.write(head + b"\r\n")
 
     def write_nowait(self, request: HttpRequest, data: bytes) -> bool:
         """Write a chunk of the response in progress at once; return False if that is not possible now."""
@@ -681,7 +668,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _write_whole(self, status: int, headers: Headers, body: bytes) -> None:
-        head = _encode_head(status, headers) + self._connections.date()
+        head = self._connections.encode_head(status, tuple(headers))
         self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
 
     def _drop_request(self) -> None:
@@ -713,11 +700,6 @@ def _address(found: Any) -> tuple[str, int] | None:
     return cast("tuple[str, int]", found[:2]) if isinstance(found, tuple) else None
 
 
-def _is_websocket_upgrade(head: HeadParser) -> bool:
-    return head.upgrade and head.method == b"GET" and head.headers.get(b"upgrade", b"").lower() == b"websocket"
-
-
-@lru_cache(maxsize=256)
 def _encode_head(status: int, headers: Headers) -> bytes:
     """Return the status line and headers. Raise `ValueError` if a header contains a line break."""
     lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode()), *(b"%b: %b" % each for each in headers)]

@@ -8,6 +8,8 @@ from urllib.parse import unquote
 
 import httptools
 
+from trunkline.transports.http.request import HttpHead
+
 __all__ = ["BadHead", "HeadParser", "KnownHead", "split_target"]
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
@@ -72,6 +74,7 @@ class HeadParser:
         "target",
         "upgrade",
         "version",
+        "websocket",
     )
 
     def __init__(self, size_limit: int) -> None:
@@ -88,6 +91,7 @@ class HeadParser:
         self.version = b""
         self.keep_alive = True
         self.upgrade = False  # the client asks for another protocol on this connection
+        self.websocket = False  # that protocol is WebSocket
         self.chunked = False
         self.content_length = 0
 
@@ -153,13 +157,18 @@ class HeadParser:
         """Where to look for the end of the head: it may have begun in bytes that were parsed before."""
         return max(self._parsed_to - len(_HEAD_END) + 1, 0)
 
-    def remember(self) -> "KnownHead | None":
+    def to_http_head(self) -> HttpHead:
+        """Return the complete head as applications see it."""
+        path, query = split_target(self.target)
+        return HttpHead(self.method.decode("ascii"), path, self.headers, query=query, repeated=self.repeated)
+
+    def remember(self, head: HttpHead) -> "KnownHead | None":
         """Return this complete head in a form that recognizes it when the client sends it again; None if its validity
         depends on more than the digits of a Content-Length."""
         length = None if self.repeated else _CONTENT_LENGTH.search(self._head)
         if length is None or self.chunked or self.upgrade:
             return None
-        return KnownHead(self, self._head[: length.start(1)], self._head[length.end(1) :])
+        return KnownHead(self, head, self._head, length.span(1))
 
     def _read_request_line(self, head: bytes) -> bool:
         """Read the request line; return False while it is incomplete."""
@@ -211,6 +220,7 @@ class HeadParser:
         elif b"keep-alive" in options:
             self.keep_alive = True
         self.upgrade = b"upgrade" in options and b"upgrade" in self.headers and self.version == b"1.1"
+        self.websocket = self.upgrade and self.method == b"GET" and self.headers[b"upgrade"].lower() == b"websocket"
 
     def _check_coding(self, coding: bytes) -> None:
         if coding != b"chunked":
@@ -243,24 +253,34 @@ class KnownHead:
     """A valid head that a client may send again: most clients do while a connection is kept, but for the length of the
     body. Recognizing it costs a fraction of parsing it."""
 
-    __slots__ = ("_after", "_before", "parsed")
+    __slots__ = ("_after", "_before", "_last", "content_length", "head", "parsed")
 
-    def __init__(self, parsed: HeadParser, before: bytes, after: bytes) -> None:
-        """`before` and `after` are the bytes around the digits of the Content-Length."""
+    def __init__(self, parsed: HeadParser, head: HttpHead, received: bytes, digits: tuple[int, int]) -> None:
+        """`digits` says where the digits of the Content-Length are in the received bytes."""
         self.parsed = parsed
-        self._before = before
-        self._after = after
+        self.head = head
+        self.content_length = parsed.content_length
+        self._last = received
+        self._before = received[: digits[0]]
+        self._after = received[digits[1] :]
 
-    def match(self, data: bytes) -> tuple[bytes, int] | None:
-        """Return the Content-Length and the size of the head if data begins with this head, whatever the length."""
+    def match(self, data: bytes) -> int:
+        """Return the size of the head if data begins with this head, whatever its Content-Length, which is then that of
+        `head`; otherwise 0."""
+        if data.startswith(self._last):
+            return len(self._last)
         if not data.startswith(self._before):
-            return None
+            return 0
         start = len(self._before)
         end = data.find(b"\r", start, start + _LENGTH_DIGITS)
         digits = data[start:end]
         if end < 0 or not digits.isdigit() or not data.startswith(self._after, end):
-            return None
-        return digits, end + len(self._after)
+            return 0
+        size = end + len(self._after)
+        self._last = data[:size]
+        self.content_length = int(digits)
+        self.head = self.head.with_content_length(digits)
+        return size
 
 
 def _skip_empty_lines(data: bytes) -> bytes:

@@ -17,7 +17,7 @@ from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrig
 from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder, ForwardOutcome
-from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.transports.http.session.lookup import HOLDER_LOST
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import codec, sse
@@ -238,9 +238,7 @@ class HttpSseEndpoint:
     def _deliver(self, request: HttpRequest, channel: HttpSseChannel, body: bytes) -> None:
         message = codec.decode_strict(body)
         request.respond(202)
-        channel.receive(
-            message, MessageOrigin(request.principal, HeaderView(request.headers), channel, request=request)
-        )
+        channel.receive(message, MessageOrigin(request.principal, request.head.view, channel, request=request))
 
     def _refuse_unknown_session(self, request: HttpRequest) -> None:
         request.refuse(404, "session not found; open a stream first", kind="session_not_found")

@@ -9,14 +9,12 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
-from msgspec.structs import replace
-
 from trunkline.config import Settings
 from trunkline.errors import UnsupportedVersion
 from trunkline.protocol.envelope import InvalidEnvelope
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
-from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.transports.http.respond import Responder, refuse_malformed
 from trunkline.transports.http.session.channel import Exchange, missing_scopes
 from trunkline.transports.http.session.event_store import MemoryEventStore
@@ -75,15 +73,15 @@ class ModernChannel:
 
     # --- incoming ------------------------------------------------------------------------------------
 
-    def begin_exchange(self, request: Request, origin: MessageOrigin) -> Exchange:
-        """Pass a request up under an internal id; return its exchange, which may be decided already."""
-        exchange = Exchange(self, [request.id])
+    def begin_exchange(self, message: Request, request: HttpRequest) -> Exchange:
+        """Pass a message up under an internal id; return its exchange, which may be decided already."""
+        exchange = Exchange(self, (message.id,))
         number = exchange.internal_id = next(self._internal_ids)
         self._exchanges[number] = exchange
         if self._receiver is not None:
             self._receiver.received(
-                [Request(number, request.method, request.params)],
-                MessageOrigin(origin.principal, origin.headers, exchange, request.id, origin.request),
+                [Request(number, message.method, message.params)],
+                MessageOrigin(request.principal, request.head.view, exchange, message.id, request),
             )
         return exchange
 
@@ -111,13 +109,16 @@ class ModernChannel:
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
         """Send a reply, or a message about a request in progress. A message about no request is dropped: there is no
         stream for it."""
-        if isinstance(message, Response | ErrorResponse):
+        if isinstance(message, Response):
+            exchange = self._exchanges.pop(message.id, None)
+            if exchange is not None:
+                exchange.finish(codec.encode_response(exchange.request_ids[0], message.result), failed=False)
+        elif isinstance(message, ErrorResponse):
             exchange = self._exchanges.pop(cast("RequestId", message.id), None)
             if exchange is not None:
-                if isinstance(message, ErrorResponse):
-                    exchange.status = _http_status(message)
-                    exchange.missing_scopes = missing_scopes(message)
-                exchange.finish(codec.encode(replace(message, id=exchange.request_ids[0])), failed=False)
+                exchange.status = _http_status(message)
+                exchange.missing_scopes = missing_scopes(message)
+                exchange.finish(codec.encode(ErrorResponse(exchange.request_ids[0], message.error)), failed=False)
         elif about is not None and (exchange := self._exchanges.get(about)) is not None:
             exchange.send_event(codec.encode(cast("Any", message)))
             stream = exchange.stream
@@ -207,8 +208,7 @@ class ModernEndpoint:
         if channel is None or channel.closed:
             channel = self._channel = ModernChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
-        origin = MessageOrigin(request.principal, HeaderView(request.headers), request=request)
-        exchange = channel.begin_exchange(message, origin)
+        exchange = channel.begin_exchange(message, request)
         if exchange.decided:
             return self._respond(request, channel, exchange)
         request.when_disconnected(partial(self._cancel, channel, exchange))

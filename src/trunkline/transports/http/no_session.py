@@ -8,7 +8,7 @@ from typing import Final
 
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.channel import ChannelClosed
-from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
 from trunkline.transports.http.session.channel import Exchange, HttpChannel
 from trunkline.transports.listener_limits import ListenerGuard
@@ -47,7 +47,7 @@ class NoSessionEndpoint:
             channel = self._open_channel(
                 request, None if is_initialize else request.headers.get(VERSION_HEADER, _DEFAULT_VERSION).decode()
             )
-            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers), request)
+            exchange = channel.begin_exchange(message, request.principal, request.head.view, request)
             if exchange.request_ids and exchange.response is None:
                 exchange.on_finished = lambda: self._end_channel(channel)
             else:

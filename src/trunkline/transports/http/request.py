@@ -19,6 +19,7 @@ __all__ = [
     "Handling",
     "HeaderView",
     "Headers",
+    "HttpHead",
     "HttpRequest",
     "Receive",
     "ResponseWriter",
@@ -113,6 +114,41 @@ class DetachedTransport(NamedTuple):
     on_closed: Callable[[], None]  # must be called when the transport is lost
 
 
+class HttpHead:
+    """The head of a request: its method, target and headers.
+
+    A client that sends the same head again gets the same object, so an application can keep in `route` what it has
+    decided from the head alone.
+    """
+
+    __slots__ = ("headers", "method", "path", "query", "repeated", "route", "view")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        headers: dict[bytes, bytes],
+        *,
+        query: bytes = b"",
+        repeated: Sequence[bytes] = (),
+    ) -> None:
+        """`path` is the decoded path within the application."""
+        self.method = method
+        self.path = path if path == "/" else path.rstrip("/") or "/"
+        self.query = query
+        self.headers = headers  # by lower-case name; repeated headers are joined by commas
+        self.view = HeaderView(headers)
+        self.repeated = repeated  # names of headers that occur more than once
+        self.route: Callable[[HttpRequest], Handling] | None = None  # the handler of all requests with this head
+
+    def with_content_length(self, length: bytes) -> "HttpHead":
+        """Return this head with another Content-Length."""
+        headers = {**self.headers, b"content-length": length}
+        head = HttpHead(self.method, self.path, headers, query=self.query, repeated=self.repeated)
+        head.route = self.route
+        return head
+
+
 class HttpRequest:
     """An HTTP request, its authenticated principal, and the way to respond to it."""
 
@@ -123,6 +159,7 @@ class HttpRequest:
         "client",
         "disconnected",
         "extra_headers",
+        "head",
         "headers",
         "method",
         "on_disconnect",
@@ -142,27 +179,23 @@ class HttpRequest:
     def __init__(
         self,
         writer: ResponseWriter,
-        method: str,
-        path: str,
-        headers: dict[bytes, bytes],
-        *,
-        query: bytes = b"",
-        repeated: Sequence[bytes] = (),
-        body: bytes | None = None,
+        head: HttpHead,
         scheme: str = "http",
         client: tuple[str, int] | None = None,
         server: tuple[str, int | None] | None = None,
+        *,
         root_path: str = "",
         scope: Mapping[str, Any] | None = None,
     ) -> None:
-        """`path` is the decoded path within the application. `scope` is the ASGI scope, if there is one."""
+        """`scope` is the ASGI scope, if there is one."""
         self._writer = writer
-        self.method = method
-        self.path = path if path == "/" else path.rstrip("/") or "/"
-        self.query = query
-        self.headers = headers  # by lower-case name; repeated headers are joined by commas
-        self.repeated = repeated  # names of headers that occur more than once
-        self.body = body  # None until the whole body has arrived
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.query = head.query
+        self.headers = head.headers
+        self.repeated = head.repeated
+        self.body: bytes | None = None  # until the whole body has arrived
         self.scheme = scheme
         self.client = client
         self.server = server
@@ -308,18 +341,24 @@ def run_detached(work: Coroutine[Any, Any, None]) -> None:
 class HeaderView(Mapping[str, str]):
     """Read-only mapping of a request's headers as text, with case-insensitive names."""
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_found", "_raw")
 
     def __init__(self, raw: dict[bytes, bytes]) -> None:
         self._raw = raw
+        self._found: dict[str, str] = {}  # by the names that were asked for
 
     def __getitem__(self, name: str) -> str:
         return self._raw[_encode_header_name(name)].decode("latin-1")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a header, or `default` if it is absent."""
-        found = self._raw.get(_encode_header_name(name))
-        return default if found is None else found.decode("latin-1")
+        found = self._found.get(name)
+        if found is None:
+            raw = self._raw.get(_encode_header_name(name))
+            if raw is None:
+                return default
+            found = self._found[name] = raw.decode("latin-1")
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode("latin-1") for name in self._raw)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.errors import ProtocolError
 from trunkline.transports.channel import RequestHead
 from trunkline.transports.http.body import BodyReader
-from trunkline.transports.http.request import Handling, Headers, HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, Headers, HttpRequest
 from trunkline.transports.listener_limits import SHUTTING_DOWN, ListenerGuard
 
 __all__ = ["MatchedRoute", "RouteEndpoint", "RouteFinder", "RouteRefusal", "RouteReply"]
@@ -99,7 +99,7 @@ class RouteEndpoint:
         request.body = b""  # the route has it
         self._running += 1
         try:
-            answer = await route.respond(request, HeaderView(request.headers), body)
+            answer = await route.respond(request, request.head.view, body)
         finally:
             self._running -= 1
         if isinstance(answer, RouteReply):

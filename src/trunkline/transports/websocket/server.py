@@ -93,7 +93,7 @@ class WebSocketEndpoint:
         connection = WebSocketProtocol(
             self._settings,
             peer=request.peer,
-            headers=HeaderView(request.headers),
+            headers=request.head.view,
             principal=principal,
             report=report,
             request=request,

@@ -25,7 +25,14 @@ from trunkline.transports.http.forwarding.frames import (
     StreamStartFrame,
     UnknownFrame,
 )
-from trunkline.transports.http.request import DetachedTransport, Disconnected, Headers, HttpRequest, run_detached
+from trunkline.transports.http.request import (
+    DetachedTransport,
+    Disconnected,
+    Headers,
+    HttpHead,
+    HttpRequest,
+    run_detached,
+)
 from trunkline.transports.listener_limits import RetryLater
 
 __all__ = ["MISSING_SCOPES_HEADER", "ForwardedRequest", "ForwardingTarget", "InboundDispatcher", "PrincipalSerializer"]
@@ -81,7 +88,7 @@ class ForwardedRequest(HttpRequest):
         wait_sent: Callable[[], Awaitable[None]],
     ) -> None:
         self.response = FrameWriter(frame.number, frame.window, send_frame, wait_sent)
-        super().__init__(self.response, frame.method, "", dict(frame.headers))
+        super().__init__(self.response, HttpHead(frame.method, "", dict(frame.headers)))
         self.auth_expires_at = auth_expires_at
         self.scope_challenge = _missing_scopes_header
         self._frame = frame

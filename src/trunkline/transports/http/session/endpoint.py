@@ -17,7 +17,7 @@ from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder
-from trunkline.transports.http.request import Handling, HeaderView, HttpRequest
+from trunkline.transports.http.request import Handling, HttpRequest
 from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
 from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import Exchange, HttpChannel
@@ -112,7 +112,7 @@ class SessionEndpoint:
             self.sessions.advance_stage(session, message)
         channel.active_requests += 1
         try:
-            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers), request)
+            exchange = channel.begin_exchange(message, request.principal, request.head.view, request)
         except BaseException:
             channel.active_requests -= 1
             raise
