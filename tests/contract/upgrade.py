@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from trunkline.transports.http.request import DetachedTransport, HttpRequest
+from trunkline.transports.http.request import DetachedTransport, HttpHead, HttpRequest
 from trunkline.transports.websocket.server import WebSocketEndpoint
 
 
@@ -48,7 +48,7 @@ class Acceptor(asyncio.Protocol):
             self._transport.abort()
         self._rest = rest
         client = self._transport.get_extra_info("peername")[:2]
-        request = HttpRequest(cast("Any", self), "GET", line.split()[1].decode(), headers, client=client)
+        request = HttpRequest(cast("Any", self), HttpHead("GET", line.split()[1].decode(), headers), client=client)
         self._server.endpoint.open(request, self._server.principal, self._server.expires_at, self._refuse)
 
     def is_open(self, _: HttpRequest) -> bool:

@@ -162,9 +162,12 @@ def match_exactly(method: str, name: str | None, headers: Mapping[str, str]) -> 
         return False
     if method not in NAME_MEMBERS:
         return True
-    if name is None or headers.get("mcp-name") != name or name.startswith("=?"):
-        return False
-    return name.isascii() and name.isprintable() and name.strip() == name
+    return name is not None and headers.get("mcp-name") == name and _is_plain(name)
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name stands for itself in a header."""
+    return name.isascii() and name.isprintable() and not name.startswith("=?") and name.strip() == name
 
 
 def find_mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:

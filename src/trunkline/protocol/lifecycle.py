@@ -33,6 +33,8 @@ class Phase(Enum):
     FAILED = auto()  # the connection or the handshake failed
     CLOSED = auto()
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and each message looks a phase up
+
 
 class Signal(Enum):
     """Events of a session's lifecycle."""

@@ -40,6 +40,8 @@ _CACHEABLE_METHODS: Final = frozenset(
 )  # methods whose results have a cache lifetime
 
 _VERSION: Final = "mcp-protocol-version"
+_COMPLETE: Final = b"complete"
+_WITH_META: Final = (Result, Params, DetailedTask)
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
 _MODERN_VERSIONS: Final = frozenset(revision.value for revision in MODERN_REVISIONS)
 _METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_07_28, Side.SERVER) if row.is_request}
@@ -65,6 +67,7 @@ class ModernProtocol:
         self._cached_paths: frozenset[str] = frozenset()
         self._info = codec.to_raw(info)
         self._plain_meta = codec.to_json({SERVER_INFO: self._info})
+        self._plain_head = _encode_head(b"complete", self._plain_meta)
 
     # --- requests ------------------------------------------------------------------------------
 
@@ -111,22 +114,27 @@ class ModernProtocol:
         """Encode a result. `unwrap`: send structured content without the wrapper object of older revisions."""
         if unwrap and isinstance(result, CallToolResult):
             result = unwrap_result(result)
-        meta = self._plain_meta
-        if isinstance(result, Result | Params | DetailedTask) and result.meta is not None:
+        kind, meta = _KINDS.get(cast("type", type(result)), _COMPLETE), self._plain_meta
+        if isinstance(result, _WITH_META) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a copy, since a handler may return one object many times
+        plain = kind is _COMPLETE and meta is self._plain_meta
+        head = self._plain_head if plain else _encode_head(kind, meta)
         body = codec.to_json(project(result, Revision.V2026_07_28))
-        kind = _KINDS.get(cast("type", type(result)), b"complete")
-        head = b'{"resultType":"%b","_meta":%b' % (kind, meta)
-        if hint is not None and kind == b"complete":
+        if hint is not None and kind is _COMPLETE:
             head += b',"ttlMs":%d,"cacheScope":"%b"' % (round(hint.ttl * 1000), hint.scope.encode())
         return Raw(head + (b"}" if body == b"{}" else b"," + body[1:]))
 
 
+def _encode_head(kind: bytes, meta: bytes) -> bytes:
+    """Return the members that begin every result, without the closing brace."""
+    return b'{"resultType":"%b","_meta":%b' % (kind, meta)
+
+
 def _check_headers(method: str, params: ModernParams, version: str, headers: Mapping[str, str]) -> None:
     """Raise `HeaderMismatch` if the headers contradict the request."""
-    if headers.get(_VERSION, "").strip() != version:
-        named = headers.get(_VERSION)
+    named = headers.get(_VERSION)
+    if named != version and (named is None or named.strip() != version):
         raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {version!r}")
     member = mirror.NAME_MEMBERS.get(method)
     target = None if member is None else getattr(params, member)

@@ -314,7 +314,7 @@ class Session:
                 return None
             if message.id in self._incoming:
                 raise RequestIdConflict(message.id)
-            if self.phase is not Phase.READY and self.phase in _UNAVAILABLE:
+            if self.phase in _UNAVAILABLE:
                 raise unavailable_refusal(message.method, self.phase)
         except ProtocolError as error:
             return MessageRefused(ErrorResponse(message.id, error_object(error, Revision.V2026_07_28)))

@@ -1,13 +1,14 @@
 """The envelope: read from params of every shape, or rejected."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import UNSET, Raw
 from tests.modern import PREFIX, meta
 
-from trunkline.protocol.envelope import InvalidEnvelope, has_envelope, read_envelope
+from trunkline.protocol.envelope import Envelope, InvalidEnvelope, has_envelope, read_params
 from trunkline.protocol.meta import may_have_envelope
+from trunkline.protocol.types import Implementation
 from trunkline.wire import codec
 from trunkline.wire.codec import DecodedJson
 
@@ -16,6 +17,10 @@ TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 
 def raw(value: Any) -> Raw:
     return codec.to_raw(value)
+
+
+def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
+    return read_params(params).envelope(expected=expected)
 
 
 def read_before(value: Any) -> DecodedJson:
@@ -93,12 +98,26 @@ def test_envelope_is_found_in_decoded_params() -> None:
     assert [may_have_envelope(modern), has_envelope(modern), may_have_envelope(older)] == [True, True, False]
 
 
-def test_long_envelope_is_read_like_a_short_one() -> None:
-    long = meta({"sampling": {}}, note="x" * 4000)
-    short = meta({"sampling": {}})
-    assert read_envelope(raw({"_meta": long})) == read_envelope(raw({"_meta": short}))
+def test_envelope_of_known_client_has_its_capabilities_and_info() -> None:
+    known = Envelope.build("2026-07-28", {"sampling": {}}, Implementation("kept", "1"))
+    assert (known.version, known.capabilities, known.info) == (
+        "2026-07-28",
+        {"sampling": {}},
+        Implementation("kept", "1"),
+    )
+    nameless = Envelope.build("2026-07-28", {}, None)
+    assert (nameless.capabilities, nameless.info, nameless.trace) == ({}, None, {})
 
 
-def test_equal_envelopes_are_decoded_once() -> None:
-    said = meta({"sampling": {}})
-    assert read_envelope(raw({"name": "a", "_meta": said})) is read_envelope(raw({"name": "b", "_meta": said}))
+def test_clients_with_equal_capabilities_share_no_objects() -> None:
+    first, second = read_envelope(raw({"_meta": meta({"a": {}})})), read_envelope(raw({"_meta": meta({"a": {}})}))
+    assert first is not None
+    assert second is not None
+    cast("dict[str, Any]", first.capabilities)["a"]["changed"] = True
+    assert second.capabilities == {"a": {}}
+
+
+def test_long_capabilities_are_validated_too() -> None:
+    said = meta({"sampling": 3, "padding": {"text": "x" * 2000}})
+    with pytest.raises(InvalidEnvelope, match="malformed"):
+        read_envelope(raw({"_meta": said}))

@@ -108,6 +108,11 @@ class HttpApp:
         self._close_listeners = close_listeners
         self._close_timer: Timer | None = None
         self._routes: dict[str, Handler] = {path: self._handle_mcp}
+        self._post_handler: Handler = (
+            self._handle_post
+            if authenticator is None
+            else partial(self._handle_authenticated, handle=self._handle_post)
+        )  # of POSTs to the MCP path whose head has passed all checks before
         if settings.legacy_sse and settings.http_sessions:
             self._routes.setdefault(_SSE_PATH, self.http_sse.handle_stream)
             self._routes.setdefault(_MESSAGES_PATH, self.http_sse.handle_post)
@@ -225,13 +230,7 @@ class HttpApp:
         if not self._body_reader.check_content_type(request):
             return None
         if not request.proxied and not request.extra_headers:  # nothing depends on more than the head
-            request.head.route = self._handle_known_post
-        return self._handle_post(request)
-
-    def _handle_known_post(self, request: HttpRequest) -> Handling:
-        """Handle a POST to the MCP path whose head has passed all checks before."""
-        if self._authenticator is not None:
-            return self._handle_authenticated(request, self._handle_post)
+            request.head.route = self._post_handler
         return self._handle_post(request)
 
     def _handle_post(self, request: HttpRequest) -> Handling:

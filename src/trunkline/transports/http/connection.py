@@ -375,7 +375,13 @@ class HttpConnection(asyncio.Protocol):
         self._request = request
         self._on_half_closed = None
         handler = self._connections.handler
-        self._handle(request, handler.handle_upgrade if parsed.websocket else handler.handle)
+        try:
+            handling = handler.handle_upgrade(request) if parsed.websocket else handler.handle(request)
+        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+            self._fail(error, request)
+            return
+        if handling is not None:
+            self.run(request, cast("Any", handling))
 
     def _begin_body(self, request: HttpRequest, body: _IncomingBody, data: bytes) -> None:
         self._buffer = body.feed(data) if data else b""
@@ -383,15 +389,6 @@ class HttpConnection(asyncio.Protocol):
             request.body = body.join()
         else:
             self._body = body
-
-    def _handle(self, request: HttpRequest, handle: Callable[[HttpRequest], Handling]) -> None:
-        try:
-            handling = handle(request)
-        except Exception as error:  # noqa: BLE001 - it is this connection's alone
-            self._fail(error, request)
-            return
-        if handling is not None:
-            self.run(request, cast("Any", handling))
 
     def run(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
         """Run the rest of a request's handling in a task."""
@@ -423,7 +420,7 @@ class HttpConnection(asyncio.Protocol):
                     request.body = body.join()
                 else:
                     self._head_received()
-                    self._start_idle()
+                    self._connections.idle.add(self)
             body.wake_reader()
         elif request is not None and body.limit is None and body.size > _BUFFER_LIMIT and not self._read_paused:
             self._transport.pause_reading()  # until the handler reads the body
@@ -454,28 +451,26 @@ class HttpConnection(asyncio.Protocol):
 
     def respond(self, request: HttpRequest, status: int, headers: Headers, body: bytes) -> None:
         """Write the whole response to the request in progress in one write."""
-        if request is not self._request or self._streaming or self._transport.is_closing():
+        transport = self._transport
+        if request is not self._request or self._streaming or transport.is_closing():
             return
         try:
-            self._write_response(request, status, headers, body)
+            if _CONNECTION_CLOSE in headers:
+                self._keep_alive = False
+            elif not self._keep_alive or (self._body is not None and not self._prepare_keep_alive()):
+                headers = (*headers, _CONNECTION_CLOSE)
+            elif self._version == b"1.0":
+                headers = (*headers, _CONNECTION_KEPT)
+            head = self._connections.encode_head(status, tuple(headers))
+            if status in _BODILESS:
+                transport.write(head + b"\r\n")
+            elif request.method == "HEAD":
+                transport.write(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)))
+            else:
+                transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+            self._finish_response()
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
             self._fail(error)
-
-    def _write_response(self, request: HttpRequest, status: int, headers: Headers, body: bytes) -> None:
-        if _CONNECTION_CLOSE in headers:
-            self._keep_alive = False
-        elif not self._prepare_keep_alive():
-            headers = (*headers, _CONNECTION_CLOSE)
-        elif self._version == b"1.0":
-            headers = (*headers, _CONNECTION_KEPT)
-        head = self._connections.encode_head(status, tuple(headers))
-        if status in _BODILESS:
-            self._transport.write(head + b"\r\n")
-        elif request.method == "HEAD":
-            self._transport.write(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)))
-        else:
-            self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
-        self._finish_response()
 
     def _prepare_keep_alive(self) -> bool:
         """Decide whether the connection is kept after the response in progress."""
@@ -494,13 +489,9 @@ class HttpConnection(asyncio.Protocol):
             self._body.discard()
             self._expect_head()  # the rest of the body counts against the next head
         elif not self._buffer:
-            self._start_idle()
+            self._connections.idle.add(self)
         if (self._buffer or self._read_paused or self._half_closed) and not self._parsing:
             self._loop.call_soon(self._continue)
-
-    def _start_idle(self) -> None:
-        if not self._transport.is_closing():
-            self._connections.idle.add(self)
 
     def _close_gently(self) -> None:
         """Close the connection. If the peer is still sending, let it read the response first: bytes that arrive at a

@@ -15,7 +15,7 @@ from trunkline.protocol.envelope import InvalidEnvelope
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
 from trunkline.transports.http.request import Handling, HttpRequest
-from trunkline.transports.http.respond import Responder, refuse_malformed
+from trunkline.transports.http.respond import Responder, refuse_malformed, respond_json
 from trunkline.transports.http.session.channel import Exchange, missing_scopes
 from trunkline.transports.http.session.event_store import MemoryEventStore
 from trunkline.transports.http.session.streams import Stream
@@ -173,42 +173,40 @@ class ModernEndpoint:
 
     def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
+        self._limit = guard.settings.max_connections
         self._responder = Responder(guard.settings, guard.clock)
         self._channel: ModernChannel | None = None
 
     def handle(self, request: HttpRequest, message: Incoming) -> Handling:
         """Answer one posted message."""
-        match message:
-            case Request():
-                return self._handle_request(request, message)
-            case Notification():
-                # Nothing to do: a client can only cancel its own request, and does so by disconnecting.
-                request.respond(202)
-            case Malformed():
-                refuse_malformed(request, message)
-            case _:
-                request.refuse(400, "post one request or notification at a time")
+        if type(message) is Request:
+            return self._handle_request(request, message)
+        if isinstance(message, Notification):
+            request.respond(202)  # ignored: a client can only cancel its own request, and does so by disconnecting
+        elif isinstance(message, Malformed):
+            refuse_malformed(request, message)
+        else:
+            request.refuse(400, "post one request or notification at a time")
         return None
 
-    def _refusal_reason(self) -> str | None:
-        """Return why no more requests are accepted now; None if they are."""
-        if self._guard.closing:
-            return "the server is about to stop"
-        limit = self._guard.settings.max_connections
-        if self._channel is not None and len(self._channel) >= limit:
-            return f"{limit} requests are in progress, which is the limit (max_connections); try again later"
-        return None
+    def _refuse(self, request: HttpRequest, message: Request, reason: str) -> None:
+        retry = (b"retry-after", b"1")
+        request.refuse(503, reason, retry, kind="temporarily_unavailable", request_id=message.id)
 
     def _handle_request(self, request: HttpRequest, message: Request) -> Handling:
-        if (reason := self._refusal_reason()) is not None:
-            retry = (b"retry-after", b"1")
-            request.refuse(503, reason, retry, kind="temporarily_unavailable", request_id=message.id)
-            return None
+        if self._guard.closing:
+            return self._refuse(request, message, "the server is about to stop")
         channel = self._channel
         if channel is None or channel.closed:
             channel = self._channel = ModernChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
+        if len(channel) >= self._limit:
+            reason = f"{self._limit} requests are in progress, which is the limit (max_connections); try again later"
+            return self._refuse(request, message, reason)
         exchange = channel.begin_exchange(message, request)
+        if exchange.response is not None and exchange.stream is None:
+            respond_json(request, exchange, exchange.response)  # the common case: the reply came at once
+            return None
         if exchange.decided:
             return self._respond(request, channel, exchange)
         request.when_disconnected(partial(self._cancel, channel, exchange))

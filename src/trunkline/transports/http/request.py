@@ -152,29 +152,15 @@ class HttpHead:
 class HttpRequest:
     """An HTTP request, its authenticated principal, and the way to respond to it."""
 
-    __slots__ = (
-        "_writer",
-        "auth_expires_at",
-        "body",
-        "client",
-        "disconnected",
-        "extra_headers",
-        "head",
-        "headers",
-        "method",
-        "on_disconnect",
-        "path",
-        "prefix",
-        "principal",
-        "proxied",
-        "query",
-        "repeated",
-        "root_path",
-        "scheme",
-        "scope",
-        "scope_challenge",
-        "server",
-    )
+    # Defaults on the class: most requests set few of them.
+    body: bytes | None = None  # until the whole body has arrived
+    prefix = ""  # the path prefix that a trusted proxy has stripped
+    proxied = False  # whether a trusted proxy has forwarded the request
+    principal: Any = None
+    auth_expires_at: float | None = None  # by the guard's clock
+    extra_headers: Headers = ()  # added to every response
+    disconnected = False
+    on_disconnect: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -195,20 +181,12 @@ class HttpRequest:
         self.query = head.query
         self.headers = head.headers
         self.repeated = head.repeated
-        self.body: bytes | None = None  # until the whole body has arrived
         self.scheme = scheme
         self.client = client
         self.server = server
         self.root_path = root_path  # the path that the application is mounted at
         self.scope = scope
-        self.prefix = ""  # the path prefix that a trusted proxy has stripped
-        self.proxied = False  # whether a trusted proxy has forwarded the request
-        self.principal: Any = None
-        self.auth_expires_at: float | None = None  # by the guard's clock
         self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = insufficient_scope_challenge
-        self.extra_headers: Headers = ()  # added to every response
-        self.disconnected = False
-        self.on_disconnect: Callable[[], object] | None = None
 
     # --- responding -------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ __all__ = [
     "refuse_malformed",
     "refuse_not_acceptable",
     "respond_interrupted",
+    "respond_json",
 ]
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
@@ -66,7 +67,7 @@ class Responder:
         if exchange.stream is not None:
             return self.write_stream(request, exchange.stream)
         if exchange.response is not None:
-            _respond_json(request, exchange, exchange.response)
+            respond_json(request, exchange, exchange.response)
         elif exchange.request_ids and not exchange.cancelled_ids:
             respond_interrupted(request, exchange.request_ids, "the session has ended")
         elif exchange.malformed_ids and not exchange.request_ids:
@@ -209,7 +210,8 @@ class SseKeepalive:
         self._timer.cancel()
 
 
-def _respond_json(request: HttpRequest, exchange: Exchange, response: bytes) -> None:
+def respond_json(request: HttpRequest, exchange: Exchange, response: bytes) -> None:
+    """Answer the POST of an exchange with its reply."""
     if exchange.missing_scopes is not None:
         request.respond(403, response, JSON_CONTENT_TYPE, request.scope_challenge(exchange.missing_scopes))
     else:

@@ -77,8 +77,6 @@ class ForwardingTarget(Protocol):
 class ForwardedRequest(HttpRequest):
     """A request that the ingress has authenticated and read. Its response is sent as frames."""
 
-    __slots__ = ("_codec", "_frame", "_received", "response")
-
     def __init__(
         self,
         frame: RequestFrame,

@@ -54,36 +54,22 @@ class StreamOwner(Protocol):
 class Exchange:
     """One POST: its requests, and its response so far."""
 
-    __slots__ = (
-        "_channel",
-        "abandoned",
-        "cancelled_ids",
-        "failed",
-        "internal_id",
-        "malformed_ids",
-        "missing_scopes",
-        "on_decided",
-        "on_finished",
-        "request_ids",
-        "response",
-        "status",
-        "stream",
-    )
+    # Defaults on the class: most exchanges set none of them but the response.
+    internal_id = 0  # used by channels that clients share
+    status = 200  # of a plain JSON response
+    missing_scopes: Sequence[str] | None = None  # set by an insufficient_scope error
+    malformed_ids: Sequence[RequestId | None] = ()  # ids of malformed messages; None where unreadable
+    response: bytes | None = None  # the reply, encoded
+    failed = False  # the reply is an error
+    abandoned = False  # no reply will follow
+    cancelled_ids: tuple[RequestId, ...] = ()
+    stream: Stream | None = None  # set once a message precedes the reply
+    on_finished: Callable[[], None] | None = None  # called after the reply
+    on_decided: Callable[[], None] | None = None  # called once, when `decided` becomes true
 
     def __init__(self, channel: "StreamOwner", ids: Sequence[RequestId]) -> None:
         self._channel = channel
         self.request_ids = ids  # of the requests in the POST
-        self.internal_id = 0  # used by channels that clients share
-        self.status = 200  # of a plain JSON response
-        self.missing_scopes: Sequence[str] | None = None  # set by an insufficient_scope error
-        self.malformed_ids: Sequence[RequestId | None] = ()  # ids of malformed messages; None where unreadable
-        self.response: bytes | None = None  # the reply, encoded
-        self.failed = False  # the reply is an error
-        self.abandoned = False  # no reply will follow
-        self.cancelled_ids: tuple[RequestId, ...] = ()
-        self.stream: Stream | None = None  # set once a message precedes the reply
-        self.on_finished: Callable[[], None] | None = None  # called after the reply
-        self.on_decided: Callable[[], None] | None = None  # called once, when `decided` becomes true
 
     def matches_reply_id(self, ident: Any) -> bool:
         """Return whether a reply with that id, sent while this exchange is being received, can only belong to it."""
@@ -96,11 +82,13 @@ class Exchange:
     def finish(self, frame: bytes, *, failed: bool) -> None:
         """Send the reply."""
         self.response = frame
-        self.failed = failed
+        if failed:
+            self.failed = True
         if self.stream is not None:
             self.stream.write(frame)
             self.stream.complete()
-        self._set_decided()
+        if self.on_decided is not None:
+            self._set_decided()
         if self.on_finished is not None:
             self.on_finished()
 

@@ -18,7 +18,7 @@ from trunkline.protocol.types import CancelledParams
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder
 from trunkline.transports.http.request import Handling, HttpRequest
-from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
+from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed, respond_json
 from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import Exchange, HttpChannel
 from trunkline.transports.http.session.event_store import parse_event_id
@@ -116,6 +116,10 @@ class SessionEndpoint:
         except BaseException:
             channel.active_requests -= 1
             raise
+        if exchange.response is not None and exchange.stream is None and SESSION_HEADER in request.headers:
+            channel.active_requests -= 1
+            respond_json(request, exchange, exchange.response)  # the common case: the reply came at once
+            return None
         if exchange.request_ids and not exchange.decided:
             self._responder.when_decided(exchange, partial(self._respond_later, request, session, exchange))
             return None
