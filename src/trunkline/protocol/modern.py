@@ -6,7 +6,7 @@ and scope.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
@@ -74,14 +74,17 @@ class ModernProtocol:
     def validate_request(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
         """Return the method and the envelope of a request; None for a request of the handshake era. Raise a
         `ProtocolError` for an invalid request. `headers` are those of an HTTP transport."""
-        params = read_params(message.params)
-        envelope = params.envelope(expected=headers is not None and headers.get(_VERSION) in _MODERN_VERSIONS)
+        params, named = read_params(message.params), None if headers is None else headers.get(_VERSION)
+        envelope = params.envelope(expected=named in _MODERN_VERSIONS)
         if envelope is None:
             return None
+        version = envelope.version
         if headers is not None:
-            _check_headers(message.method, params, envelope.version, headers)
-        if envelope.version not in _MODERN_VERSIONS:
-            raise UnsupportedVersion(envelope.version, SUPPORTED_VERSIONS)
+            if named != version and (named is None or named.strip() != version):
+                raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {version!r}")
+            _check_routing_headers(message.method, params, headers)
+        if version not in _MODERN_VERSIONS:
+            raise UnsupportedVersion(version, SUPPORTED_VERSIONS)
         row = _METHODS_BY_NAME.get(message.method)
         if row is None:
             raise MethodNotFound(message.method)
@@ -114,7 +117,7 @@ class ModernProtocol:
         """Encode a result. `unwrap`: send structured content without the wrapper object of older revisions."""
         if unwrap and isinstance(result, CallToolResult):
             result = unwrap_result(result)
-        kind, meta = _KINDS.get(cast("type", type(result)), _COMPLETE), self._plain_meta
+        kind, meta = _KINDS.get(type(result), _COMPLETE), self._plain_meta
         if isinstance(result, _WITH_META) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a copy, since a handler may return one object many times
@@ -131,11 +134,8 @@ def _encode_head(kind: bytes, meta: bytes) -> bytes:
     return b'{"resultType":"%b","_meta":%b' % (kind, meta)
 
 
-def _check_headers(method: str, params: ModernParams, version: str, headers: Mapping[str, str]) -> None:
-    """Raise `HeaderMismatch` if the headers contradict the request."""
-    named = headers.get(_VERSION)
-    if named != version and (named is None or named.strip() != version):
-        raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {version!r}")
+def _check_routing_headers(method: str, params: ModernParams, headers: Mapping[str, str]) -> None:
+    """Raise `HeaderMismatch` if `Mcp-Method` or `Mcp-Name` contradicts the request."""
     member = mirror.NAME_MEMBERS.get(method)
     target = None if member is None else getattr(params, member)
     name = target if isinstance(target, str) else None

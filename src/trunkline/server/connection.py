@@ -112,6 +112,7 @@ class Connection(PeerConnection):
 
     def __init__(self, shared: SharedServices, channel: Channel) -> None:
         catalog = self.catalog = shared.catalog
+        self.channel = channel  # the new session depends on it
         session = self.new_session()
         super().__init__(shared, session, channel)
         self.shared = shared
@@ -137,7 +138,7 @@ class Connection(PeerConnection):
             capabilities=catalog.capabilities(),
             instructions=catalog.instructions,
             settings=catalog.settings,
-            get_modern=catalog.get_modern,
+            get_modern=None if self.channel.info.handshake_only else catalog.get_modern,
             profile=None if catalog.profile is None else catalog.profile.name,
         )
 

@@ -50,6 +50,7 @@ class ChannelInfo(Struct, frozen=True):
     session: str | None = None  # the id under which a peer resumes, perhaps at another process
     sole_peer: bool = False  # the process serves this peer only, and ends with the channel
     stateless: bool = False  # carries independent requests of unrelated peers
+    handshake_only: bool = False  # the transport has told the eras apart, and carries the handshake era here
 
 
 class RequestHead(Protocol):

@@ -173,7 +173,7 @@ class HttpChannel:
         events: EventStore | None = None,
     ) -> None:
         """`session` is the id of a durable session, whose events are in `events`."""
-        self._info = ChannelInfo("http", peer, revision=revision, session=session)
+        self._info = ChannelInfo("http", peer, revision=revision, session=session, handshake_only=True)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._closed = False
