@@ -6,7 +6,7 @@ and scope.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
@@ -117,7 +117,7 @@ class ModernProtocol:
         """Encode a result. `unwrap`: send structured content without the wrapper object of older revisions."""
         if unwrap and isinstance(result, CallToolResult):
             result = unwrap_result(result)
-        kind, meta = _KINDS.get(type(result), _COMPLETE), self._plain_meta
+        kind, meta = _KINDS.get(cast("Any", type(result)), _COMPLETE), self._plain_meta
         if isinstance(result, _WITH_META) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a copy, since a handler may return one object many times

@@ -466,8 +466,10 @@ class HttpConnection(asyncio.Protocol):
                 transport.write(head + b"\r\n")
             elif request.method == "HEAD":
                 transport.write(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)))
-            else:
+            elif len(body) < _LARGE_BODY:
                 transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+            else:
+                transport.writelines((b"%bcontent-length: %d\r\n\r\n" % (head, len(body)), body))
             self._finish_response()
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
             self._fail(error)
