@@ -135,7 +135,7 @@ async def test_eviction_notice_is_checked_in_the_store(processes: ClusterMembers
 async def test_silence_evicts_no_process_while_identity_is_young(tmp_path: Path) -> None:
     redis = started(tmp_path / "redis")
     began = asyncio.get_running_loop().time()
-    one = await on_redis(redis.url)
+    one = await on_redis(redis.url, SECONDS)
     standing = one.cluster._membership.lease
     assert began + SECONDS <= standing.may_evict_from <= one.clock.now() + SECONDS
     assert not await one.cluster.evict_if_dead("silent")  # it may not know yet that the store has lost its data
