@@ -7,6 +7,7 @@ passes all the same would show nothing.
 """
 
 import json
+import os
 import posixpath
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -428,8 +429,10 @@ def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Function, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """Print on one line how a test ended: by an assertion, by another error, or not at all."""
-    if call.when == "call":
+    """Report on one line how a test ended: by an assertion, by another error, or not at all."""
+    report = os.environ.get("ATTACK_REPORT")
+    if call.when == "call" and report is not None:
         error = None if call.excinfo is None else call.excinfo.type.__name__
-        print("\n" + json.dumps({"test": item.name, "ended by": error}))
+        with open(report, "a", encoding="utf-8") as lines:
+            lines.write(json.dumps({"test": item.name, "ended by": error}) + "\n")
     return (yield)

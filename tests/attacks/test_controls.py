@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -30,32 +29,27 @@ def test_every_attack_has_a_removable_control() -> None:
     assert {module: set(rows) for module, rows in WITHOUT.items()} == {path.stem: attacks_in(path) for path in ATTACKS}
 
 
-def without_controls(attacks: list[str]) -> "subprocess.CompletedProcess[str]":
+def without_controls(attacks: list[str], report: Path) -> "subprocess.CompletedProcess[str]":
+    """Run attacks in a process without their controls. The outcomes are in the report: standard output is shared with
+    the processes that attacks start.
+    """
     options = [option for name in UNUSED for option in ("-p", f"no:{name}")]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.attacks.controls",
-        *options,
-        "-q",
-        "-s",
-        "--tb=no",
-        *attacks,
-    ]
-    environment = {**os.environ, "ATTACK_PATIENCE": "0.7"}
+    command = [sys.executable, "-m", "pytest", "-p", "tests.attacks.controls", *options, "-q", "--tb=no", *attacks]
+    environment = {**os.environ, "ATTACK_PATIENCE": "0.7", "ATTACK_REPORT": str(report)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize("longest", [True, False], ids=["the long ones", "the others"])
-def test_attack_succeeds_without_its_control(longest: bool) -> None:
+def test_attack_succeeds_without_its_control(longest: bool, tmp_path: Path) -> None:
     paths = [path for path in ATTACKS if (path == LONGEST) is longest]
     attacks = [f"{path}::{name}" for path in paths for name in sorted(attacks_in(path))]
+    parts = [attacks[part::AT_ONCE] for part in range(AT_ONCE)]
+    reports = [tmp_path / str(part) for part in range(AT_ONCE)]
     with ThreadPoolExecutor(AT_ONCE) as processes:
-        done = list(processes.map(without_controls, (attacks[part::AT_ONCE] for part in range(AT_ONCE))))
+        done = list(processes.map(without_controls, parts, reports))
     said = "".join(one.stdout + one.stderr for one in done)
-    ended = [json.loads(line) for line in re.findall(r"^\{\"test.*\}$", said, re.MULTILINE)]
+    assert [one.returncode for one in done] == [pytest.ExitCode.TESTS_FAILED] * AT_ONCE, said
+    ended = [json.loads(line) for report in reports for line in report.read_text().splitlines()]
     ran = {one["test"].partition("[")[0] for one in ended}
     assert ran == set().union(*map(attacks_in, paths)), said
     assert {one["test"]: one["ended by"] for one in ended if one["ended by"] != "AssertionError"} == {}
