@@ -101,20 +101,23 @@ _decode_state: Final = codec.decoder(_State)
 _decode_elicit_result: Final = codec.decoder(ElicitResult)
 
 
-class Round:
-    """One run of a handler: its questions, and the answers of earlier rounds."""
+class _Questions:
+    """The questions of one run of a handler."""
 
-    __slots__ = (
-        "_call",
-        "_connection",
-        "_counts",
-        "_params",
-        "_pending",
-        "_state",
-        "_turns_left",
-        "_used_keys",
-        "_waiters",
-    )
+    __slots__ = ("counts", "pending", "turns_left", "used_keys", "waiters")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}  # of questions without a key of their own, by method
+        self.used_keys: set[str] = set()
+        self.pending: dict[str, InputRequest] = {}  # questions without an answer
+        self.waiters: list[asyncio.Future[Raw]] = []
+        self.turns_left = 0  # of the loop, until the questions are sent
+
+
+class Round:
+    """One run of a handler: its questions, and the answers of earlier rounds. Most handlers ask none."""
+
+    __slots__ = ("_call", "_connection", "_lazy_questions", "_params", "_state")
 
     def __init__(
         self, connection: RoundConnection, call: IncomingRequest, state: _State, params: MultiRoundParams
@@ -123,23 +126,26 @@ class Round:
         self._call = call
         self._state = state
         self._params = params
-        self._counts: dict[str, int] = {}
-        self._used_keys: set[str] = set()  # of the questions of this run
-        self._pending: dict[str, InputRequest] = {}  # questions without an answer
-        self._waiters: list[asyncio.Future[Raw]] = []
-        self._turns_left = 0
+        self._lazy_questions: _Questions | None = None
 
     # --- questions -----------------------------------------------------------------------------
+
+    @property
+    def _questions(self) -> _Questions:
+        if self._lazy_questions is None:
+            self._lazy_questions = _Questions()
+        return self._lazy_questions
 
     def question_key(self, key: str | None, method: str) -> str:
         """Return the key of a question: the handler's own, or else the method and a serial number. Raises `MisuseError`
         for a key that this run has used before: the second question would get the answer of the first."""
+        questions = self._questions
         if key is None:
-            number = self._counts[method] = self._counts.get(method, 0) + 1
+            number = questions.counts[method] = questions.counts.get(method, 0) + 1
             key = f"{method}-{number}"
-        if key in self._used_keys:
+        if key in questions.used_keys:
             raise MisuseError(f"two questions of one call have the key {key!r}; use different keys")
-        self._used_keys.add(key)
+        questions.used_keys.add(key)
         return key
 
     def known_answer(self, key: str) -> Raw | None:
@@ -148,24 +154,25 @@ class Round:
 
     async def ask(self, key: str, request: InputRequest) -> Raw:
         """Ask a question; never returns. This run is cancelled, and the next run finds the answer."""
-        self._pending[key] = request
+        questions = self._questions
+        questions.pending[key] = request
         waiter: asyncio.Future[Raw] = self._connection.loop.create_future()
-        self._waiters.append(waiter)
-        if not self._turns_left:
-            self._turns_left = _SETTLE_TURNS
-            self._answer_when_settled()
+        questions.waiters.append(waiter)
+        if not questions.turns_left:
+            questions.turns_left = _SETTLE_TURNS
+            self._answer_when_settled(questions)
         return await waiter
 
-    def _answer_when_settled(self) -> None:
-        if self._turns_left:
-            self._turns_left -= 1
-            self._connection.loop.call_soon(self._answer_when_settled)
+    def _answer_when_settled(self, questions: _Questions) -> None:
+        if questions.turns_left:
+            questions.turns_left -= 1
+            self._connection.loop.call_soon(self._answer_when_settled, questions)
             return
         try:
-            self._connection.reply_now(self._call, self.input_required(self._pending), "input_required")
+            self._connection.reply_now(self._call, self.input_required(questions.pending), "input_required")
         except Exception as error:  # noqa: BLE001 - for example, a state that is too large
             self._connection.fail_now(self._call, error)
-        for waiter in self._waiters:  # a sync handler blocks its thread: nothing else would end it
+        for waiter in questions.waiters:  # a sync handler blocks its thread: nothing else would end it
             waiter.cancel()
 
     def input_required(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
@@ -199,7 +206,7 @@ class Round:
     @property
     def has_asked(self) -> bool:
         """Whether this run has asked questions that have no answer yet."""
-        return bool(self._pending)
+        return self._lazy_questions is not None and bool(self._lazy_questions.pending)
 
     @property
     def earlier_rounds(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
