@@ -184,6 +184,9 @@ class ConnectionPool:
         if self._closed:
             connection.abort()
             raise RequestNotSent("the client is closed")
+        if not connection.is_alive(check_socket=False):  # its end would not be reported to a request that starts now
+            connection.abort()
+            raise RequestNotSent("the server closed the connection, or sent something, before the request")
         self._origins[connection] = origin
         return connection
 

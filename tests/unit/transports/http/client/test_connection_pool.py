@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -449,3 +450,34 @@ async def test_proxy_over_tls_is_used() -> None:
     ] * 2
     assert proxy.visits[0].headers["proxy-authorization"] == "Basic dTpw"
     assert proxy.connections == 1
+
+
+class Hasty(asyncio.Protocol):
+    """Server that sends bytes, or closes, as soon as a connection is open."""
+
+    sends = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = cast("asyncio.Transport", transport)
+        if self.sends:
+            made.write(self.sends)
+        else:
+            made.close()
+
+
+@pytest.mark.parametrize("sends", [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"bytes", b""])
+async def test_connection_that_ends_before_its_request_fails(sends: bytes) -> None:
+    """With TLS 1.2 the first bytes of the server arrive together with the end of the handshake."""
+    tls = client_tls()
+    tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    server = await asyncio.get_running_loop().create_server(
+        type("Sends", (Hasty,), {"sends": sends}), "127.0.0.1", ssl=server_tls()
+    )
+    pool = ConnectionPool(Settings(), tls=tls)
+    try:
+        url = f"https://localhost:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(TransportError):
+            await asyncio.wait_for(pool.send("POST", url, {}, b"{}"), PATIENCE)
+    finally:
+        await pool.close()
+        server.close()
