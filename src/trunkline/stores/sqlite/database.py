@@ -15,7 +15,20 @@ from typing import Final
 
 from trunkline.errors import StoreError, StoreUnavailable, StoreUnusable
 
-__all__ = ["APPLICATION_ID", "MIGRATIONS", "connect", "create_file", "migrate", "prepare", "translate_error"]
+__all__ = [
+    "APPLICATION_ID",
+    "MIGRATIONS",
+    "check_application",
+    "check_tables",
+    "connect",
+    "create_file",
+    "is_full",
+    "limit_size",
+    "migrate",
+    "prepare",
+    "schema_version",
+    "translate_error",
+]
 
 APPLICATION_ID: Final = 0x54726E6B  # "Trnk", at byte 68 of the file: identifies a Trunkline store
 
@@ -31,22 +44,35 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE TABLE state (last INTEGER NOT NULL, pruned INTEGER NOT NULL);
     INSERT INTO state VALUES (0, 0);
     """,
+    # Version 2. The sweep finds expired rows by these indexes instead of reading the whole tables.
+    """
+    CREATE INDEX items_by_expiry ON items (expires) WHERE expires IS NOT NULL;
+    CREATE INDEX leases_by_expiry ON leases (expires)
+    """,
 )
 """Migrations from each schema version to the next. A released migration must not change."""
 
-_DAMAGED_CODES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_COLUMNS: Final = {
+    "items": ["key", "value", "version", "expires"],
+    "leases": ["name", "holder", "token", "expires"],
+    "changes": ["version", "keys"],
+    "state": ["last", "pruned"],
+}
+_RESTORE: Final = "restore a backup, or move the file away to start with a new one"
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def create_file(path: Path) -> None:
     """Create the file with access for its owner only; SQLite gives its companion files the same mode. An existing
     file is not changed."""
+    if path.is_dir():
+        raise StoreUnusable(f"the store {path} is a folder; give the path of a file, such as {path}/store.db")
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreUnavailable(f"the store {path} cannot be created: {error.strerror}") from error
+        raise _creation_error(error, path) from error
     os.close(descriptor)
     with contextlib.suppress(OSError):  # some systems cannot open a folder
         folder = os.open(path.parent, os.O_RDONLY)
@@ -54,6 +80,22 @@ def create_file(path: Path) -> None:
             os.fsync(folder)  # so that the file's name survives a power failure, too
         finally:
             os.close(folder)
+
+
+def _creation_error(error: OSError, path: Path) -> StoreError:
+    refused = f"the store {path} cannot be created: {error.strerror}"
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return StoreUnusable(f"{refused}; create the folder {path.parent} first, or choose another path")
+        case PermissionError():
+            return StoreUnusable(f"{refused}; let user {_user()} write to the folder {path.parent}")
+        case _:  # a full disk, a read-only file system: either may change
+            return StoreUnavailable(f"{refused}; free space on its disk, or choose another one")
+
+
+def limit_size(connection: sqlite3.Connection, max_bytes: int) -> None:
+    """Let writes of this connection fail that would make the file larger. A file that is larger does not grow."""
+    connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // _pragma(connection, 'page_size'))}")
 
 
 def connect(path: Path, *, timeout: float, synchronous: str = "FULL") -> sqlite3.Connection:
@@ -75,32 +117,68 @@ def connect(path: Path, *, timeout: float, synchronous: str = "FULL") -> sqlite3
 def prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
     """Check that the file is an intact store, migrate its schema and enable write-ahead logging. Raises
     `StoreUnusable`."""
-    _check_application(connection, path)
+    check_application(connection, path)
     _enable_wal(connection, time.monotonic() + timeout)
-    migrate(connection, path, MIGRATIONS)
+    try:
+        migrate(connection, path, MIGRATIONS)
+    except sqlite3.OperationalError as error:
+        if _primary_code(error) != sqlite3.SQLITE_ERROR:  # a lock, a full disk
+            raise
+        raise StoreUnusable(
+            f"the store {path} cannot be migrated: {error}; another program has changed it; {_RESTORE}"
+        ) from error
+    check_tables(connection, path)
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
-        raise StoreUnusable(f"the store {path} is damaged: {found}; restore a backup, or start with a new file")
+        raise StoreUnusable(f"the store {path} is damaged: {found}; {_RESTORE}")
 
 
-def _check_application(connection: sqlite3.Connection, path: Path) -> None:
+def check_application(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `StoreUnusable` if the file is a database of another program, or of a newer Trunkline."""
     connection.execute("BEGIN")  # a consistent snapshot: another process may be creating the file
     application, schema = _pragma(connection, "application_id"), _pragma(connection, "schema_version")
+    version = schema_version(connection)
     connection.execute("COMMIT")
     if application != APPLICATION_ID and (application or schema):
-        raise StoreUnusable(f"the file {path} is a database of another program, not a Trunkline store")
+        raise StoreUnusable(
+            f"the file {path} is a database of another program, not a Trunkline store; choose another path"
+        )
+    if application == APPLICATION_ID and version > len(MIGRATIONS):
+        raise _newer_error(path, version, len(MIGRATIONS))
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """Return the version of the schema of a file; 0 for a new file."""
+    return _pragma(connection, "user_version")
+
+
+def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `StoreUnusable` if a table or a column of the current schema is missing."""
+    for table, columns in _COLUMNS.items():
+        found = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        missing = [column for column in columns if column not in found]
+        if missing:
+            lacks = f"the columns {', '.join(missing)} of the table {table}" if found else f"the table {table}"
+            raise StoreUnusable(
+                f"the file {path} is marked as a Trunkline store, but lacks {lacks}: another program has changed it; "
+                f"{_RESTORE}"
+            )
+
+
+def _newer_error(path: Path, found: int, known: int) -> StoreUnusable:
+    return StoreUnusable(
+        f"the store {path} was written by a newer Trunkline: its schema is {found}, and this one knows {known}; use "
+        "that version, or another file"
+    )
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
     """Migrate the schema in one transaction. Raises `StoreUnusable` if a newer Trunkline has written it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _pragma(connection, "user_version")
+        version = schema_version(connection)
         if version > len(migrations):
-            raise StoreUnusable(
-                f"the store {path} was written by a newer Trunkline: its schema is {version}, and this one knows "
-                f"{len(migrations)}; use that version, or another file"
-            )
+            raise _newer_error(path, version, len(migrations))
         for statement in ";".join(migrations[version:]).split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -134,14 +212,50 @@ def _primary_code(error: Exception) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def is_full(error: Exception) -> bool:
+    """Return whether a write failed because the disk is full, or the file has reached its limit."""
+    return _primary_code(error) == sqlite3.SQLITE_FULL
+
+
 def translate_error(error: Exception, path: Path) -> StoreError:
-    """Return the store error for an SQLite error."""
+    """Return the store error for an SQLite error: what is wrong with the file, and what to do."""
     if isinstance(error, StoreError):
         return error
-    code = _primary_code(error)
-    if code in _DAMAGED_CODES:
-        what = "is damaged" if code == sqlite3.SQLITE_CORRUPT else "is not a database"
-        return StoreUnusable(f"the store {path} {what}: {error}; restore a backup, or start with a new file")
-    if code in _LOCKED:
-        return StoreUnavailable(f"the store {path} is locked by another process for longer than the timeout")
+    match _primary_code(error):
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreUnusable(f"the store {path} is damaged: {error}; {_RESTORE}")
+        case sqlite3.SQLITE_NOTADB:
+            return StoreUnusable(f"the store {path} is not a database: {error}; {_RESTORE}")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreUnavailable(f"the store {path} is locked by another process for longer than the timeout")
+        case sqlite3.SQLITE_FULL:
+            return StoreUnavailable(
+                f"the store {path} is full: free space on its disk, or raise max_bytes; it can still be read"
+            )
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_READONLY as code:
+            return _access_error(code, error, path)
+        case sqlite3.SQLITE_IOERR:
+            return StoreUnavailable(
+                f"the store {path} is unavailable: {error}; check its disk: free space, quotas, and the system's log"
+            )
+        case _:
+            return StoreUnavailable(f"the store {path} is unavailable: {error}")
+
+
+def _access_error(code: int, error: Exception, path: Path) -> StoreError:
+    """Return the error for a file that cannot be opened or written, with the reason that the system gives."""
+    with contextlib.suppress(OSError, AttributeError):  # the file may be gone; not all systems have statvfs
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return StoreUnavailable(
+                f"the store {path} cannot be written: its file system is read-only; mount it for writing"
+            )
+    for at, mode, what in ((path, os.R_OK, "read"), (path, os.W_OK, "write"), (path.parent, os.W_OK, "write to")):
+        if not os.access(at, mode):
+            refused = f"the store {path} cannot be used: let user {_user()} {what} {at}"
+            return StoreUnavailable(refused) if code == sqlite3.SQLITE_READONLY else StoreUnusable(refused)
     return StoreUnavailable(f"the store {path} is unavailable: {error}")
+
+
+def _user() -> str:
+    """Return the user that this process runs as."""
+    return str(os.geteuid()) if hasattr(os, "geteuid") else "of this process"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trunkline.clock import Clock, Timer, WallClock
+from trunkline.config import MIB
 from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable, TrunklineError
 from trunkline.stores import validation
 from trunkline.stores.bus import Bus
@@ -29,6 +30,7 @@ from trunkline.stores.watches import Watchers
 __all__ = ["SWEEP_INTERVAL", "SqliteStore"]
 
 SWEEP_INTERVAL: Final = 60.0  # seconds
+MIN_MAX_BYTES: Final = MIB  # the tables, and a history of changes
 _READ_TIMEOUT: Final = 0.25  # seconds that a read may block the loop, while SQLite recovers the log of a dead process
 
 _GET: Final = "SELECT key, value, version, expires FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
@@ -41,7 +43,8 @@ _CHANGES: Final = "SELECT version, keys FROM changes WHERE version > ? ORDER BY 
 
 class SqliteStore:
     """Store in a file. `patience` is the time limit for locks of other processes, in seconds. `synchronous="NORMAL"`
-    commits faster, but may lose the last commits in a power failure; see `database.py`."""
+    commits faster, but may lose the last commits in a power failure; see `database.py`. Writes that would make the
+    file larger than `max_bytes` are refused; None: as large as the disk allows."""
 
     def __init__(
         self,
@@ -51,14 +54,18 @@ class SqliteStore:
         patience: float = 5.0,
         watch_every: float = 0.05,
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        max_bytes: int | None = None,
     ) -> None:
         if patience < 0 or watch_every <= 0 or synchronous not in {"FULL", "NORMAL"}:
             raise ConfigError("patience is 0 or more, watch_every more than 0, and synchronous FULL or NORMAL")
+        if max_bytes is not None and max_bytes < MIN_MAX_BYTES:
+            raise ConfigError(f"max_bytes is at least {MIN_MAX_BYTES}, or None, not {max_bytes}")
         self._path = Path(path)
         self._clock: Clock = WallClock() if clock is None else clock
         self._patience = patience
         self._watch_every = watch_every
         self._synchronous = synchronous
+        self._max_bytes = max_bytes
         self._closed = False
         self._writer: Writer | None = None
         self._reader: sqlite3.Connection | None = None
@@ -94,6 +101,7 @@ class SqliteStore:
             on_written=self._notify_watchers,
             timeout=self._patience,
             synchronous=self._synchronous,
+            max_bytes=self._max_bytes,
         )
         try:
             await self._writer.open()
@@ -224,18 +232,18 @@ class SqliteStore:
         return self._writer.submit(operation)
 
     def _schedule_sweep(self) -> None:
-        self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, partial(self._sweep_after, ""))
+        self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, self._sweep)
 
-    def _sweep_after(self, after: str) -> None:
+    def _sweep(self) -> None:
         """Delete expired items in batches, so that other processes can write in between."""
-        self._write(partial(Transaction.sweep, after=after)).add_done_callback(self._continue_sweep)
+        self._write(Transaction.sweep).add_done_callback(self._continue_sweep)
 
-    def _continue_sweep(self, swept: asyncio.Future[str | None]) -> None:
-        after = None if swept.exception() is not None else swept.result()
+    def _continue_sweep(self, swept: asyncio.Future[bool]) -> None:
+        more = swept.exception() is None and swept.result()
         if self._closed:
             return
-        if after is not None:
-            self._sweep_after(after)
+        if more:
+            self._sweep()
         else:
             self._schedule_sweep()
 

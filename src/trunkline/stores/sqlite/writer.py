@@ -20,11 +20,20 @@ from trunkline.stores import validation
 from trunkline.stores.sqlite import database
 from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
 
-__all__ = ["AFTER_ALL", "LAST_VERSION", "Operation", "Transaction", "WriteJob", "Writer"]
+__all__ = [
+    "AFTER_ALL",
+    "LAST_VERSION",
+    "SWEEP_ITEMS",
+    "SWEEP_LEASES",
+    "Operation",
+    "Transaction",
+    "WriteJob",
+    "Writer",
+]
 
 AFTER_ALL: Final = "\U0010ffff"  # no key contains it, so it sorts after all keys with a prefix
 CHANGE_HISTORY: Final = 10_000  # versions with recorded keys; a slower poller learns only that any key may have changed
-SWEEP_BATCH: Final = 10_000  # items per transaction
+SWEEP_BATCH: Final = 1000  # rows per transaction: other processes write in between
 
 LAST_VERSION: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
 """Query of the last version or token: that of the newest change, unless all changes are pruned."""
@@ -43,7 +52,8 @@ _LEASE: Final = (
     "INSERT INTO leases (name, holder, token, expires) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = excluded.token, expires = excluded.expires"
 )
-_LAST_SWEPT: Final = "SELECT key FROM items WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?"
+SWEEP_ITEMS: Final = "DELETE FROM items WHERE rowid IN (SELECT rowid FROM items WHERE expires <= ? LIMIT ?)"
+SWEEP_LEASES: Final = "DELETE FROM leases WHERE name IN (SELECT name FROM leases WHERE expires <= ? LIMIT ?)"
 
 
 class Transaction:
@@ -133,16 +143,13 @@ class Transaction:
         self._execute(_LEASE, (lease.name, lease.holder, lease.token, lease.expires))
         return lease
 
-    def sweep(self, after: str) -> str | None:
-        """Delete expired items of one batch after a key; return its last key, or None after the last batch."""
-        row = self._execute(_LAST_SWEPT, (after, SWEEP_BATCH - 1)).fetchone()
-        upto = AFTER_ALL if row is None else row[0]
-        self._execute("DELETE FROM items WHERE key > ? AND key <= ? AND expires <= ?", (after, upto, self._now))
-        if row is not None:
-            return row[0]
-        self._execute("DELETE FROM leases WHERE expires <= ?", (self._now,))
+    def sweep(self) -> bool:
+        """Delete one batch of expired items and leases, found by their indexes; return whether there may be more."""
+        deleted = [self._execute(sql, (self._now, SWEEP_BATCH)).rowcount for sql in (SWEEP_ITEMS, SWEEP_LEASES)]
+        if max(deleted) == SWEEP_BATCH:
+            return True
         self._prune()
-        return None
+        return False
 
     def _prune(self) -> None:
         oldest = self._last - CHANGE_HISTORY
@@ -175,13 +182,15 @@ class Writer:
         on_written: Callable[[], None],
         timeout: float,
         synchronous: str,
+        max_bytes: int | None,
     ) -> None:
-        """`on_written` is called on the loop after each transaction."""
+        """`on_written` is called on the loop after each transaction. The file does not grow beyond `max_bytes`."""
         self._path = path
         self._now = now
         self._on_written = on_written
         self._timeout = timeout
         self._synchronous = synchronous
+        self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._pending: list[WriteJob] = []
         self._queue: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
@@ -221,6 +230,8 @@ class Writer:
             database.create_file(self._path)
             connection = database.connect(self._path, timeout=self._timeout, synchronous=self._synchronous)
             database.prepare(connection, self._path, self._timeout)
+            if self._max_bytes is not None:
+                database.limit_size(connection, self._max_bytes)
         except Exception as error:  # noqa: BLE001 - raised through the future
             self._deliver([(ready, database.translate_error(error, self._path))])
         else:
@@ -261,6 +272,8 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - raised through the future
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if len(jobs) > 1 and database.is_full(error):  # small writes, such as renewals of leases, may still fit
+                return [outcome for job in jobs for outcome in self._execute_batch(connection, [job])]
             return [(job.future, database.translate_error(error, self._path)) for job in jobs]
         return outcomes
 
