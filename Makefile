@@ -8,6 +8,7 @@
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
 #   make chaos   servers are killed, stopped and cut off under 200 clients, time and again (DEPLOYMENT=all, file, workers or valkey;
 #                SEED=…, CLIENTS=…, ROUNDS=…)
+#   make test-upgrade BASE=<commit>    the same with every other process of an older release, on one store
 #   make conformance, make conformance-old    the official suite, scenario by scenario; the second is suite 0.1.16
 PYTHON ?= python3
 VENV   := .venv
@@ -21,7 +22,7 @@ CORE    := tests/unit tests/property tests/contract tests/spec tests/attacks
 # The tests start hundreds of Python processes, each of which would otherwise compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-minimum check bench fuzz chaos rows docs conformance conformance-old clean
+.PHONY: demo test test-long test-minimum test-upgrade check bench fuzz chaos rows docs conformance conformance-old clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -93,6 +94,10 @@ bench:
 
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz.run
+
+test-upgrade: $(VENV)/.ready
+	$(if $(BASE),,$(error make test-upgrade needs BASE=<commit>, the release that serves beside this one))
+	$(BIN)/python -m tests.chaos.run --base $(BASE) --clients $(or $(CLIENTS),60) --rounds $(or $(ROUNDS),10) $(if $(DEPLOYMENT),--deployment $(DEPLOYMENT)) $(if $(SEED),--seed $(SEED))
 
 chaos: $(VENV)/.ready
 	$(BIN)/python -m tests.chaos.run $(if $(DEPLOYMENT),--deployment $(DEPLOYMENT)) $(if $(SEED),--seed $(SEED)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(ROUNDS),--rounds $(ROUNDS))

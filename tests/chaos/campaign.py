@@ -1,6 +1,7 @@
 """Runs a campaign: a deployment, its clients, and the fault injector."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -32,14 +33,19 @@ class Recovery(Struct, frozen=True):
 
 
 async def run(
-    plan: Plan, folder: Path, *, fault: Fault | None = None, patience: float = PATIENCE
+    plan: Plan,
+    folder: Path,
+    *,
+    fault: Fault | None = None,
+    patience: float = PATIENCE,
+    interpreters: Sequence[str] = (sys.executable,),
 ) -> tuple[History, list[Recovery]]:
     """Run a campaign; return its history and recovery times. With a `fault` the store is defective; then some waits
-    would never end, and short timeouts suffice.
+    would never end, and short timeouts suffice. The processes have the given interpreters, in turn.
     """
     names = [part.name for part in plan.parts]
     log = CampaignLog(names, patience)
-    async with opened(plan, folder, fault) as deployment:
+    async with opened(plan, folder, fault, interpreters) as deployment:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)
         ) as http:

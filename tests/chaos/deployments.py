@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,12 +45,14 @@ _SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0
 class Deployment(ABC):
     """A server with any number of processes."""
 
-    def __init__(self, folder: Path, lease: float, options: Sequence[str]) -> None:
+    def __init__(self, folder: Path, lease: float, options: Sequence[str], interpreters: Sequence[str]) -> None:
+        """The processes have the given interpreters in turn, each time that one starts."""
         self.lease = lease
         self.folder = folder
         self.effects = folder / "effects"
         self.effects.touch()
         self.options = options
+        self._interpreters = cycle(interpreters)
         self.fault_periods: list[FaultPeriod] = []
         self.complaints: list[str] = []
         self.url = ""
@@ -57,7 +61,10 @@ class Deployment(ABC):
         """Start a process."""
         leases = dict.fromkeys(("task_lease", "idempotency_lease", "process_lease"), self.lease)
         given = [*options, *self.options]
-        return RunningServer("deployment", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
+        python = next(self._interpreters)
+        return RunningServer(
+            "deployment", port, self.effects, options=given, python=python, **_SETTINGS, **leases, **settings
+        )
 
     def record_output(self, served: RunningServer) -> None:
         """Record the output of an ended process, if it contains errors."""
@@ -291,7 +298,7 @@ def _ready(port: int) -> bool:
     return False
 
 
-_KINDS: dict[str, Callable[[Path, float, Sequence[str]], Deployment]] = {
+_KINDS: dict[str, Callable[[Path, float, Sequence[str], Sequence[str]], Deployment]] = {
     "file": OneProcess,
     "workers": Workers,
     "valkey": OverValkey,
@@ -299,10 +306,12 @@ _KINDS: dict[str, Callable[[Path, float, Sequence[str]], Deployment]] = {
 
 
 @asynccontextmanager
-async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[Deployment]:
+async def opened(
+    plan: Plan, folder: Path, fault: Fault | None = None, interpreters: Sequence[str] = (sys.executable,)
+) -> AsyncIterator[Deployment]:
     """The deployment of a plan, with all processes ready."""
     options = ["--seed", str(plan.seed), *(["--fault", fault] if fault else [])]
-    deployment = _KINDS[plan.deployment](folder, plan.lease, options)
+    deployment = _KINDS[plan.deployment](folder, plan.lease, options, interpreters)
     async with AsyncExitStack() as stack:
         await deployment.open(stack)
         await deployment.ready()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+from bench.environments import Environments
 from tests.chaos.campaign import Recovery, run
 from tests.chaos.campaign_log import PATIENCE
 from tests.chaos.checker import violations
@@ -42,7 +43,15 @@ def _campaign(planned: Plan, given: argparse.Namespace) -> int:
     )
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        history, recovered = asyncio.run(run(planned, Path(folder), fault=given.fault, patience=given.patience))
+        history, recovered = asyncio.run(
+            run(
+                planned,
+                Path(folder),
+                fault=given.fault,
+                patience=given.patience,
+                interpreters=_interpreters(given.base),
+            )
+        )
     found = violations(history)
     if found and given.keep is not None:
         given.keep.write_bytes(msgspec.json.encode(history))
@@ -66,7 +75,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds that anybody waits for anything")
     parser.add_argument("--keep", type=Path, help="where to write down all that was seen, if there are faults")
+    parser.add_argument("--base", help="a commit: every other process that starts is of that release")
     return parser.parse_args()
+
+
+def _interpreters(base: str | None) -> list[str]:
+    """The interpreters of the processes: with the package of a commit, and with this one."""
+    return [*([] if base is None else [str(Environments(sys.executable).base(base)[0])]), sys.executable]
 
 
 def _report(history: History, recovered: list[Recovery], took: float) -> None:

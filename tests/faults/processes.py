@@ -40,14 +40,23 @@ COMMANDS = {
 class RunningServer:
     """A server process."""
 
-    def __init__(self, command: str, port: int, effects: Path, *, options: Sequence[str] = (), **settings: Any) -> None:
-        """`options` are appended to the command."""
+    def __init__(
+        self,
+        command: str,
+        port: int,
+        effects: Path,
+        *,
+        options: Sequence[str] = (),
+        python: str = sys.executable,
+        **settings: Any,
+    ) -> None:
+        """`options` are appended to the command. `python` is an interpreter that has the package."""
         self.port = port
         self.url = f"http://127.0.0.1:{port}/mcp"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         given = {f"TRUNKLINE_{name.upper()}": str(value) for name, value in settings.items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *(part.format(port=port) for part in COMMANDS[command]), *options],
+            [python, "-m", *(part.format(port=port) for part in COMMANDS[command]), *options],
             cwd=ROOT,
             env={**os.environ, **given, "SHOP_EFFECTS": str(effects)},
             stdout=subprocess.DEVNULL,
