@@ -98,9 +98,15 @@ def started(folder: Path, **settings: str) -> Valkey:
     return Valkey(folder, *words).start()
 
 
-def sentinel(folder: Path, service: str, port: int) -> Valkey:
-    """A sentinel that knows one service."""
+def sentinel(folder: Path, service: str, port: int, *, down_after: int | None = None) -> Valkey:
+    """A sentinel that knows one service. It replaces a master that does not respond for `down_after` milliseconds."""
     folder.mkdir(exist_ok=True)
     settings = folder / "sentinel.conf"
-    settings.write_text(f"sentinel monitor {service} 127.0.0.1 {port} 1\n")
+    lines = [f"sentinel monitor {service} 127.0.0.1 {port} 1"]
+    if down_after is not None:
+        lines += [
+            f"sentinel down-after-milliseconds {service} {down_after}",
+            f"sentinel failover-timeout {service} 5000",
+        ]
+    settings.write_text("\n".join(lines) + "\n")
     return Valkey(folder, str(settings), "--sentinel").start()

@@ -4,6 +4,9 @@ No command waits longer than the timeout. The outcome of a command that was sent
 when the connection ends, is unknown; it is never sent again. Commands that are submitted without a connection wait for
 the next one.
 
+With `replicas`, each batch of writes is followed by WAIT. Their replies count once that many replicas have confirmed
+all of them; if they do not in time, it is unknown whether the writes survive a failover.
+
 One error reply is not final: a Redis that does not know the script has executed nothing. Then the client sends the
 script again, followed by the refused commands of that batch, in order. If a later command of the batch succeeded,
 because another client loaded the script in between, the refused ones fail instead: commits of one batch keep their
@@ -14,11 +17,13 @@ import asyncio
 import random
 import re
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from trunkline.errors import StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.connection import (
+    NO_REPLY,
     PendingCommand,
     RedisConnection,
     ReplyError,
@@ -31,6 +36,7 @@ from trunkline.stores.redis.url import RedisAddress
 __all__ = ["RedisClient"]
 
 _LATE_WAKEUP: Final = 0.1  # seconds: a timer that fires later means that this process was suspended
+_CONFIRMED_WITHIN: Final = 0.8  # of the timeout: then the replicas have had their time
 _MIN_BACKOFF: Final = 0.02  # seconds
 _MAX_BACKOFF: Final = 1.0
 _NOT_MASTER: Final = re.compile(r"\b(READONLY|LOADING|MASTERDOWN)\b")  # the server is not, or not yet, a usable master
@@ -51,6 +57,7 @@ class RedisClient:
         timeout: float,
         *,
         script: str | None = None,
+        replicas: int = 0,
         on_connected: Callable[[], None] = _ignore,
         on_lost: Callable[[], None] = _ignore,
         on_push: Callable[[list[Any]], None] | None = None,
@@ -60,6 +67,7 @@ class RedisClient:
         self._tls = tls
         self._timeout = timeout
         self._script_load = [] if script is None else [encode_command("SCRIPT", "LOAD", script)]
+        self._replicas = replicas
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_push = on_push
@@ -71,6 +79,7 @@ class RedisClient:
         self._last_error: StoreError = StoreUnavailable("no connection yet")  # of the last attempt to connect
         self._unsent: list[PendingCommand] = []
         self._awaiting_script: list[PendingCommand] = []
+        self._unconfirmed: deque[tuple[PendingCommand, list[PendingCommand]]] = deque()  # each WAIT and its writes
         self._holds = 0
         self._batch = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -107,16 +116,18 @@ class RedisClient:
 
     # --- commands ----------------------------------------------------------------------------------
 
-    def submit(self, encoded: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
-        """Send a command together with all others of this loop iteration."""
-        return self.submit_all(((encoded, keys),))[0]
+    def submit(self, encoded: bytes, keys: Sequence[str] = (), *, writes: bool = False) -> asyncio.Future[Any]:
+        """Send a command together with all others of this loop iteration. `writes`: replicas have to confirm it."""
+        return self.submit_all(((encoded, keys),), writes=writes)[0]
 
-    def submit_all(self, commands: Sequence[tuple[bytes, Sequence[str]]]) -> list[asyncio.Future[Any]]:
+    def submit_all(
+        self, commands: Sequence[tuple[bytes, Sequence[str]]], *, writes: bool = False
+    ) -> list[asyncio.Future[Any]]:
         """Send commands in order over one connection; if one of them is not sent, none is."""
         due = self._loop.time() + self._timeout
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        jobs = [PendingCommand(packed, due, keys) for packed, keys in commands]
+        jobs = [PendingCommand(packed, due, keys, writes=writes) for packed, keys in commands]
         self._unsent += jobs
         if self._timer is None:
             self._schedule_timeout(due)
@@ -141,19 +152,52 @@ class RedisClient:
         self._batch += 1
         for job in jobs:
             job.batch = self._batch
-        self._connection.send(jobs)
+        self._send(self._connection, jobs)
+
+    def _send(self, connection: RedisConnection, jobs: Sequence[PendingCommand]) -> None:
+        """Send commands, and ask for the confirmation of those that write."""
+        if self._replicas and (written := [job for job in jobs if job.writes]):
+            limit = round(self._timeout * _CONFIRMED_WITHIN * 1000)
+            wait = PendingCommand(encode_command("WAIT", self._replicas, limit), jobs[-1].deadline)
+            wait.batch = jobs[-1].batch
+            self._unconfirmed.append((wait, written))
+            jobs = [*jobs, wait]
+        connection.send(jobs)
 
     def _reply_received(self, pending: PendingCommand, reply: Any) -> None:
-        if isinstance(reply, ReplyError):
+        if self._unconfirmed and pending is self._unconfirmed[0][0]:
+            self._confirm_writes(pending, reply)
+        elif isinstance(reply, ReplyError):
             self._error_received(pending, str(reply))
         else:
-            pending.settle(reply)
+            if self._replicas and pending.writes:
+                pending.reply = reply
+            else:
+                self._succeed(pending, reply)
             if self._awaiting_script and pending.batch == self._awaiting_script[-1].batch:
                 self._fail_awaiting_script()
-            if pending.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
-                self._on_changed(pending.keys)
         if self._awaiting_script:
             self._resend_with_script()
+
+    def _succeed(self, pending: PendingCommand, reply: Any) -> None:
+        pending.settle(reply)
+        if pending.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
+            self._on_changed(pending.keys)
+
+    def _confirm_writes(self, wait: PendingCommand, reply: Any) -> None:
+        """Settle the writes that the replicas have, or have not, confirmed."""
+        wait.settle(reply)
+        _, written = self._unconfirmed.popleft()
+        confirmed = reply if isinstance(reply, int) else 0
+        for job in written:
+            if job.reply is NO_REPLY:
+                continue  # it was refused
+            if confirmed >= self._replicas:
+                self._succeed(job, job.reply)
+            else:
+                why = f"{confirmed} of {self._replicas} replicas confirmed the command in time"
+                job.settle(StoreUnavailable(f"the store {self._address}: {why}; a failover may lose it"))
+                self._on_changed(job.keys)
 
     def _error_received(self, pending: PendingCommand, message: str) -> None:
         if message.startswith("NOSCRIPT") and not pending.resent:
@@ -179,7 +223,7 @@ class RedisClient:
         loads = [PendingCommand(load, missed[0].deadline) for load in self._script_load]
         for load in loads:
             load.future.cancel()  # its reply is not needed
-        connection.send([*loads, *missed])
+        self._send(connection, [*loads, *missed])
 
     def _schedule_timeout(self, deadline: float) -> None:
         self._timer_deadline = deadline
@@ -244,6 +288,8 @@ class RedisClient:
         unsent: list[PendingCommand] = []
         if connection is self._connection:
             lost += self._awaiting_script
+            lost += [job for _, written in self._unconfirmed for job in written if job.reply is not NO_REPLY]
+            self._unconfirmed.clear()
             unsent, self._connection, self._awaiting_script, self._unsent = self._unsent, None, [], []
             self._connect_task = asyncio.create_task(self._connect())
             self._on_lost()

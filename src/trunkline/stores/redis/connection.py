@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import hiredis
 
 __all__ = [
+    "NO_REPLY",
     "PendingCommand",
     "RedisConnection",
     "ReplyError",
@@ -28,6 +29,7 @@ __all__ = [
     "reply_parser",
 ]
 
+NO_REPLY: Final = object()
 _INCOMPLETE: Final = object()
 _PUSH_KINDS: Final = {b"message", b"pmessage"}
 _ACCESS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR ACL", "ERR invalid DB", "ERR DB index")
@@ -53,13 +55,15 @@ def reply_parser() -> "hiredis.Reader":
 class PendingCommand:
     """A command and the future of its reply."""
 
-    __slots__ = ("batch", "deadline", "encoded", "future", "keys", "resent")
+    __slots__ = ("batch", "deadline", "encoded", "future", "keys", "reply", "resent", "writes")
 
-    def __init__(self, encoded: bytes, deadline: float, keys: Sequence[str] = ()) -> None:
+    def __init__(self, encoded: bytes, deadline: float, keys: Sequence[str] = (), *, writes: bool = False) -> None:
         self.encoded = encoded
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.deadline = deadline
         self.keys = keys  # keys that the command changes
+        self.writes = writes  # replicas have to confirm it
+        self.reply: Any = NO_REPLY  # received, and not confirmed yet
         self.batch = 0  # number of the loop iteration that submitted it
         self.resent = False  # sent before, but not executed
 

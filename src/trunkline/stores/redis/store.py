@@ -62,7 +62,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 class RedisStore:
     """Store on Redis or Valkey: `redis://host`, `rediss://`, `unix://`, or `redis+sentinel://host,host/service`.
-    Servers with the same `prefix` share their data. `patience` is the timeout of a command, in seconds."""
+    Servers with the same `prefix` share their data. `patience` is the timeout of a command, in seconds. With
+    `replicas`, a write counts once that many replicas have confirmed it: a failover to one of them does not lose it."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class RedisStore:
         *,
         prefix: str = "trunkline:",
         patience: float = 5.0,
+        replicas: int = 0,
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -77,6 +79,8 @@ class RedisStore:
             raise ConfigError(
                 f"patience must be above 0 and at most {MAX_PATIENCE:g} s; prefix must be ASCII without braces"
             )
+        if replicas < 0:
+            raise ConfigError(f"replicas must be 0 or more, not {replicas}")
         reply_parser()  # fails early if hiredis is not installed
         self._address = parse_url(url)
         if tls is not None and not self._address.tls:
@@ -84,6 +88,7 @@ class RedisStore:
         self._tls = (tls or ssl.create_default_context()) if self._address.tls else None
         self._prefix = prefix
         self._patience = patience
+        self._replicas = replicas
         self._clock_override = clock  # None: use the clock of Redis
         self._clock: Clock = WallClock() if clock is None else clock
         self._closed = False
@@ -127,6 +132,7 @@ class RedisStore:
             self._tls,
             self._patience,
             script=_SCRIPT,
+            replicas=self._replicas,
             on_lost=self._forget_registrations,
             on_changed=self._watchers.notify,
         )
@@ -269,7 +275,8 @@ class RedisStore:
         client = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         at = home(lease.name)
-        ends = await self._call(client, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
+        packed = self._encode_call(at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
+        ends = await client.submit(packed, writes=True)
         if ends is None:
             raise Fenced(lease.name, lease.token)
         return validation.extend_lease(lease, float(ends))
@@ -307,9 +314,9 @@ class RedisStore:
             )
             self._registered_homes, self._registered_since = (set(), aged), now
         if at in self._registered_homes[0] or at in self._registered_homes[1]:
-            return client.submit(packed, keys)
+            return client.submit(packed, keys, writes=True)
         register = self._encode_call("homes", b"register", at)
-        registered, done = client.submit_all([(register, ()), (packed, keys)])
+        registered, done = client.submit_all([(register, ()), (packed, keys)], writes=True)
         registered.add_done_callback(partial(self._home_registered, at, self._registered_homes[0]))
         return done
 
