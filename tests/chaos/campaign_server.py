@@ -69,6 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--redis", help="the address of the store, instead of a file")
     parser.add_argument("--patience", type=float, help="seconds that it waits for that store")
+    parser.add_argument("--replicas", type=int, default=0, help="replicas that confirm its writes")
     parser.add_argument("--fault", help="have a store, or a server, that is not as it should be")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -200,8 +201,8 @@ def _tasks(server: Server, effects: Line) -> None:
 def main() -> None:
     """Serve until killed."""
     given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
-    where, settings = (given.redis, {"patience": given.patience}) if given.redis else (path.with_suffix(".db"), {})
-    store = faulty_stores.store(str(where), given.seed, given.fault, **settings)
+    settings = {"patience": given.patience, "replicas": given.replicas} if given.redis else {}
+    store = faulty_stores.store(given.redis or str(path.with_suffix(".db")), given.seed, given.fault, **settings)
     if given.fault == "denying":
         faulty_stores.deny_begun()
     more = {"workers": given.workers} if given.workers else {}

@@ -1,5 +1,5 @@
 """The deployments of a campaign: one process on a file, four workers on one port, or three processes with one
-Valkey. In the last two each request reaches another process.
+Valkey, alone or with a replica. In all but the first each request reaches another process.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +23,7 @@ from tests.chaos.faulty_stores import Fault
 from tests.chaos.history import FaultPeriod
 from tests.chaos.network import Network, open_network
 from tests.chaos.plan import FaultInjection, Plan
-from tests.contract.valkey import Valkey
+from tests.contract.valkey import Valkey, sentinel, started
 from tests.faults.processes import RunningServer
 from tests.ports import HeldPort
 from tests.processes import children
@@ -35,6 +35,8 @@ __all__ = ["Deployment", "opened"]
 _WORKERS = 4
 _PROCESSES = 3
 _NOTICED = 0.5  # seconds after which a load balancer notices that a process does not respond
+_SERVICE = "campaign"
+_DOWN_AFTER = 300  # milliseconds after which the sentinel replaces a master
 _LOOK = 0.02  # seconds between two polls
 _DROPPED = 0.5  # the share of connections to Valkey that break while the others stay
 _ALL = 0.5  # the share of graceful stops that stop all workers, and not one of them
@@ -277,6 +279,75 @@ class OverValkey(Deployment):
             self.record_output(served)
 
 
+class OverSentinel(OverValkey):
+    """Three processes that share a Valkey, whose replica confirms all writes and takes its place when it dies."""
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Start them."""
+        self._numbers = count()
+        self._valkey = self._start_valkey()
+        self._replica = self._start_valkey(of=self._valkey)
+        self._watcher = sentinel(self.folder / "sentinel", _SERVICE, self._valkey.port, down_after=_DOWN_AFTER)
+        stack.callback(lambda: [server.kill() for server in (self._watcher, self._replica, self._valkey)])
+        held = [HeldPort() for _ in range(_PROCESSES)]
+        for port in held:
+            stack.callback(port.close)
+        self._ports = [port.number for port in held]
+        self._lines = await stack.enter_async_context(open_network(0, *self._ports))
+        self.url = f"http://127.0.0.1:{self._lines.forwarder}/mcp"
+        await self._synchronized()
+        self._served = [self._start(port) for port in self._ports]
+        stack.callback(lambda: [served.close() for served in self._served])
+
+    def _start_valkey(self, of: Valkey | None = None) -> Valkey:
+        settings = {"appendonly": "yes", "appendfsync": "always", "repl-diskless-sync-delay": "0"}
+        if of is not None:
+            settings["replicaof"] = f"127.0.0.1 {of.port}"
+        return started(self.folder / f"valkey-{next(self._numbers)}", **settings)
+
+    def _start(self, port: int) -> RunningServer:
+        redis = f"redis+sentinel://127.0.0.1:{self._watcher.port}/{_SERVICE}"
+        return self.serve(port, "--redis", redis, "--patience", str(self.lease), "--replicas", "1")
+
+    async def perform(self, injection: FaultInjection) -> None:
+        """Inject a fault into a process, or kill the master."""
+        match injection.kind:
+            case "death":
+                for number in range(_PROCESSES):
+                    self._served[number].kill()
+                    self._again(number)
+            case "failover":
+                await self._fail_over()
+            case _:
+                await super().perform(injection)
+
+    async def _fail_over(self) -> None:
+        """Kill the master, wait until the replica has taken its place, and start another replica."""
+        self._valkey.kill()
+        await self._until(lambda: self._role(self._replica) == "master")
+        self._valkey, self._replica = self._replica, self._start_valkey(of=self._replica)
+        await self._synchronized()
+
+    async def _synchronized(self) -> None:
+        await self._until(lambda: self._link(self._replica) == "up")
+
+    @staticmethod
+    def _role(server: Valkey) -> str:
+        with server.client() as client:
+            return client.info("replication")["role"]
+
+    @staticmethod
+    def _link(server: Valkey) -> str:
+        with server.client() as client:
+            return client.info("replication").get("master_link_status", "")
+
+    @staticmethod
+    async def _until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not await asyncio.to_thread(condition):
+                await asyncio.sleep(_LOOK)
+
+
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -302,6 +373,7 @@ _KINDS: dict[str, Callable[[Path, float, Sequence[str], Sequence[str]], Deployme
     "file": OneProcess,
     "workers": Workers,
     "valkey": OverValkey,
+    "sentinel": OverSentinel,
 }
 
 

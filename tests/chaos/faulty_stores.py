@@ -99,7 +99,7 @@ def deny_begun() -> None:
 
 def store(where: str, seed: int, fault: Fault | None, **settings: Any) -> SqliteStore | RedisStore:
     """The store at a path or a URL; a correct one if there is no fault."""
-    redis = where.startswith("redis://")
+    redis = where.startswith("redis")
     if fault == "losing":
         return _LosingRedis(where, seed=seed, **settings) if redis else _LosingFile(where, seed=seed, **settings)
     if fault == "unfenced":

@@ -48,20 +48,23 @@ LEASE: Final = 2.0
 that is not a file. A busy machine needs that much; half of it suffices where there is little to do.
 """
 
-Deployment = Literal["file", "workers", "valkey"]
-Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall"]
+Deployment = Literal["file", "workers", "valkey", "sentinel"]
+Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall", "failover"]
 """The kinds of faults: the whole deployment is killed and restarted; it, or one of its processes, is stopped by SIGTERM with a
 drain that is too short for most calls, and restarted; one of its processes is killed, or suspended for longer than its leases
-last; its store is killed and restarted, is unreachable, breaks some of its connections and not the others, or does not respond
-for longer than any timeout.
+last; its store is killed and restarted, is unreachable, breaks some of its connections and not the others, does not respond
+for longer than any timeout, or is killed and replaced by its replica.
 """
 
 DEPLOYMENTS: Final[Mapping[Deployment, tuple[Kind, ...]]] = {
     "file": ("death", "term"),
     "workers": ("kill", "stop", "term"),
     "valkey": ("kill", "stop", "restart", "cut", "drop", "stall", "term"),
+    "sentinel": ("failover", "kill", "stop", "term"),
 }
-"""The kinds of faults by deployment: one process on a file; four on one port, over a file and sockets; three over one Valkey."""
+"""The kinds of faults by deployment: one process on a file; four on one port, over a file and sockets; three over one Valkey;
+three over a Valkey with a replica that confirms its writes, and a sentinel.
+"""
 
 _LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
     "stop": (1.2, 2.0),

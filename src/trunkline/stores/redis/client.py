@@ -134,7 +134,9 @@ class RedisClient:
         return [job.future for job in jobs]
 
     def _pending_commands(self) -> list[PendingCommand]:
-        return [*(self._connection.pending if self._connection else ()), *self._awaiting_script, *self._unsent]
+        sent = self._connection.pending if self._connection else ()
+        unconfirmed = [job for _, written in self._unconfirmed for job in written]
+        return [*sent, *unconfirmed, *self._awaiting_script, *self._unsent]
 
     def hold_until(self, done: asyncio.Future[Any]) -> None:
         """Send nothing until a future is done."""
@@ -160,13 +162,14 @@ class RedisClient:
             limit = round(self._timeout * _CONFIRMED_WITHIN * 1000)
             wait = PendingCommand(encode_command("WAIT", self._replicas, limit), jobs[-1].deadline)
             wait.batch = jobs[-1].batch
+            wait.future.cancel()  # its reply settles the writes
             self._unconfirmed.append((wait, written))
             jobs = [*jobs, wait]
         connection.send(jobs)
 
     def _reply_received(self, pending: PendingCommand, reply: Any) -> None:
         if self._unconfirmed and pending is self._unconfirmed[0][0]:
-            self._confirm_writes(pending, reply)
+            self._confirm_writes(reply)
         elif isinstance(reply, ReplyError):
             self._error_received(pending, str(reply))
         else:
@@ -184,9 +187,8 @@ class RedisClient:
         if pending.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
             self._on_changed(pending.keys)
 
-    def _confirm_writes(self, wait: PendingCommand, reply: Any) -> None:
+    def _confirm_writes(self, reply: Any) -> None:
         """Settle the writes that the replicas have, or have not, confirmed."""
-        wait.settle(reply)
         _, written = self._unconfirmed.popleft()
         confirmed = reply if isinstance(reply, int) else 0
         for job in written:

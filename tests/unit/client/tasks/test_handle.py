@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
 from trunkline.client.tasks.handle import Task
@@ -252,7 +253,7 @@ async def test_response_during_cancellation_is_not_lost(played: Played, call: Ca
 
 
 async def test_close_waits_for_cancellations_of_abandoned_tasks(played: Played) -> None:
-    client = played.client()
+    client = played.client(settings=Settings(stop_timeout=PATIENCE))
     await client.open()
     calling = begun(client.call_tool("work"))
     await played.created()
