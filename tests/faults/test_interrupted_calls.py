@@ -106,9 +106,7 @@ class EffectsServer:
     def _make(self) -> Server:
         case = self._way
         store = SqliteStore(self._folder / "store") if case.store else None
-        settings = Settings(
-            drain_timeout=DRAIN, http_sessions=case.sessions, idempotency_lease=0.2, max_calls=self._calls
-        )
+        settings = Settings(drain_timeout=DRAIN, http_sessions=case.sessions, max_calls=self._calls)
         server = Server("shop", store=store, settings=settings)
 
         async def work(what: str, ctx: Context) -> str:

@@ -26,7 +26,7 @@ from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.sqlite.store import SqliteStore
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
-settings = Settings(task_lease=1.5, idempotency_lease=1.5, task_poll_interval=0.05, stream_retry=0.05)
+settings = Settings(task_lease=1.5, task_poll_interval=0.05, stream_retry=0.05)
 
 class TaskRequests:
     # leaves a file once the client asks about its task

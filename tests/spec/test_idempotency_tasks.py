@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.spec.bank import KEY, Bank, Params, call, paid
 from trunkline import Client, Context, Settings, TaskPolicy
 from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.memory import MemoryStore
+from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 EXTENSION = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -315,11 +317,9 @@ async def test_waiter_gets_the_task_that_the_call_becomes(bank: Bank) -> None:
     assert bank.runs == [0]
 
 
-async def test_superseded_call_does_not_become_a_task() -> None:
+async def test_superseded_call_does_not_become_a_task(tmp_path: Path) -> None:
     """A runner that was presumed dead reaches the point of creating the task while another runs it."""
-    clock, clock_of_one = ManualClock(), ManualClock()
-    store = MemoryStore(clock=clock)
-    one, two = Bank(store=store, clock=clock_of_one), Bank(store=store, clock=clock)
+    one, two = (Bank(store=SqliteStore(tmp_path / "store")) for _ in range(2))
     one.go.clear()
 
     def add_tool(bank: Bank) -> None:
@@ -336,7 +336,9 @@ async def test_superseded_call_does_not_become_a_task() -> None:
     async with RawPeer(one.server) as first, RawPeer(two.server) as second:
         late = first.call("tools/call", known("prepares", "k"))
         await one.begun.wait()
-        clock.advance(11)
+        cluster = first.connection.shared.cluster
+        assert cluster is not None
+        await cluster.close()  # without leaving: it looks dead
         task = await second.result("tools/call", known("prepares", "k"))
         one.go.set()
         assert (await first.answer_to(late))["result"]["taskId"] == task["taskId"]

@@ -336,7 +336,9 @@ class ServerRuntime:
                 stored = await shared.tasks.repository.find(owner, task_id)
                 return None if stored is None else stored.record
 
-            self._ledger = Ledger(shared.store, self._catalog.settings, shared.wall_clock, shared.clock, find_task)
+            self._ledger = Ledger(
+                shared.store, self._catalog.settings, shared.wall_clock, shared.clock, find_task, cluster=shared.cluster
+            )
         return self._ledger
 
     def _make_durable_sessions(

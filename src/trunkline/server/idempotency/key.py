@@ -1,7 +1,7 @@
 """Calls with an idempotency key, and the ledger entry that the store has for a key.
 
-An entry has the fingerprint of the call, and its state: in progress, under a lease that the run renews every few
-seconds; succeeded or failed, with the outcome; or the id of the task that the call became.
+An entry has the fingerprint of the call, and its state: in progress, with the process that runs it; succeeded or
+failed, with the outcome; or the id of the task that the call became.
 """
 
 import hashlib
@@ -72,11 +72,13 @@ class RunOutcomeUnknown(ProtocolError):
 
 
 class InProgress(Struct, tag="begun"):
-    """A run is in progress. After `until` its lease has expired, and its process counts as dead."""
+    """A run is in progress, until its owner departs from the cluster. A run without an owner, or one that a process
+    without a cluster finds, has ended at the time `until`."""
 
     asked: str
     by: str  # run id
     until: float
+    owner: str = ""  # name of the process in the cluster; empty if there is none, and in entries of older releases
 
 
 class Succeeded(Struct, tag="gave"):

@@ -1,14 +1,18 @@
 """The ledger of idempotency keys: calls with a key run once, however often the client sends them.
 
 A client that lost the response to a call sends the call again with the same key and gets the outcome of the first one.
-Every write to an entry names the version that it replaces. Of two processes that start a run, one succeeds, and a
-process that counts as dead cannot overwrite the entry of its successor.
+Every write to an entry names the version that it replaces. Of two processes that start a run, one succeeds, and an
+evicted process cannot overwrite the entry of its successor.
 
 A run belongs to its key, not to its connection: a client that reconnects finds it in progress or finished. A run is
 stopped when the client cancels it, when its deadline passes, or when the server shuts down. The effects of such a run,
 and of a run whose process died, are unknown. The ledger runs the call again if the tool is marked as idempotent.
 Otherwise the response is `outcome_unknown`. The ledger stores that outcome before it responds, over the version that
 says the run is in progress, so it is final: a run that was only paused can no longer store its result.
+
+An entry "in progress" names its owner, the process that runs the call, and is not renewed: the cluster decides whether
+the owner is alive. A process that was evicted and has joined again writes its new name into the entries of its runs,
+and stops those that another process has decided about.
 
 The ledger stores every outcome, also a failure: a tool that raises may have done half of its work. While the store is
 unavailable the ledger retries, and responds only after the write. It stores no entry for a tool that never started:
@@ -21,10 +25,10 @@ even if its process dies.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from trunkline.clock import Clock, Timer
+from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import (
     Conflict,
@@ -57,6 +61,9 @@ from trunkline.server.input.multi_round import to_modern_outcome
 from trunkline.stores.store import ABSENT, Delete, Item, Put, Store
 from trunkline.wire import codec
 
+if TYPE_CHECKING:
+    from trunkline.server.cluster.cluster import Cluster
+
 __all__ = ["FindTask", "Ledger"]
 
 FindTask = Callable[[str, str], Awaitable[TaskRecord | None]]
@@ -67,6 +74,8 @@ T = TypeVar("T")
 _RUN_DIED: Final = "its process was stopped, or died"
 _TASK_GONE: Final = "it became a task, which is no longer stored"
 _RETRY_DELAY: Final = 0.1  # seconds between attempts while the store is unavailable
+_CHECKS_PER_LEASE: Final = 3  # of the owner of an awaited run; the cluster reports most departures before that
+_LONGEST_RUN: Final = 24 * 3600.0  # seconds for which an entry "in progress" is stored, or longer for a longer `ttl`
 
 
 def _unavailable() -> NotNow:
@@ -99,8 +108,7 @@ class _Run:
         self.tool_started = False  # the tool itself, not only the checks before it
         self.version = version  # of the entry in the store
         self.write_lock = asyncio.Lock()  # one write at a time, each over the version of the last
-        self.renewal_timer: Timer | None = None
-        self.renewal: asyncio.Task[None] | None = None
+        self.owner = ""  # in the last entry "in progress"
         self.recorded = False  # the store has the entry "in progress"
         self.stop_requested = False
         self.finished = False  # the work; the outcome may not be stored yet
@@ -123,17 +131,32 @@ class _Run:
 class Ledger:
     """Runs calls with idempotency keys, and stores their outcomes."""
 
-    def __init__(self, store: Store, settings: Settings, wall_clock: Clock, clock: Clock, find_task: FindTask) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        wall_clock: Clock,
+        clock: Clock,
+        find_task: FindTask,
+        *,
+        cluster: "Cluster | None",
+    ) -> None:
         """`wall_clock` is the time of the store, `clock` that of the deadlines of calls."""
         self._find_task = find_task
         self._store = store
         self._ttl = settings.idempotency_ttl
-        self._lease = settings.idempotency_lease
+        self._check_interval = settings.process_lease / _CHECKS_PER_LEASE
         self._wall_clock = wall_clock
         self._clock = clock
+        self._cluster = cluster
         self._runs: dict[str, _Run] = {}
+        self._late_writes: dict[str, asyncio.Task[None]] = {}  # by key, for runs that have ended
+        self._waiting: set[Callable[[], None]] = set()  # for runs of other processes
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
+        if cluster is not None:
+            cluster.on_lost(lambda _: self._wake_waiting())
+            cluster.on_missed(lambda: self._reclaim_runs(cluster.name))
 
     async def run_once(
         self, keyed_call: KeyedCall, start: StartTool, of_task: Callable[[TaskRecord], Awaitable[Any]]
@@ -199,8 +222,10 @@ class Ledger:
                 return task, version
             if (run := self._runs.get(keyed_call.store_key)) is not None:
                 await asyncio.wait([run.task])
-            elif item is not None and isinstance(entry, InProgress) and entry.until > self._wall_clock.now():
-                await self._wait_for_change(item, entry.until)
+            elif (write := self._late_writes.get(keyed_call.store_key)) is not None:
+                await asyncio.wait([write])
+            elif item is not None and isinstance(entry, InProgress) and not await self._has_ended(entry):
+                await self._wait_for_change(item, entry)
             elif isinstance(entry, InProgress) and not keyed_call.idempotent:
                 with contextlib.suppress(Conflict):  # the run has stored its outcome just now
                     await self._record_unknown_outcome(keyed_call, version)
@@ -217,22 +242,38 @@ class Ledger:
         await self._store.commit([Put(keyed_call.store_key, entry, self._wall_clock.now() + self._ttl, version)])
         raise unknown
 
-    async def _wait_for_change(self, item: Item, until: float) -> None:
-        """Wait until the entry changes, or its lease expires."""
+    async def _has_ended(self, entry: InProgress) -> bool:
+        """Return whether a run that is not in progress here has ended: its process has departed."""
+        cluster = self._cluster
+        if cluster is None or not entry.owner:
+            return entry.until <= self._wall_clock.now()
+        return entry.owner == cluster.name or await cluster.evict_if_dead(entry.owner)
+
+    async def _wait_for_change(self, item: Item, entry: InProgress) -> None:
+        """Wait until the entry changes, or its run may have ended."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        owned = self._cluster is not None and entry.owner
+        until = self._wall_clock.now() + self._check_interval if owned else entry.until
 
         def wake(*_: object) -> None:
             if not changed.done():
                 changed.set_result(None)
 
         watch, timer = self._store.watch(item.key, wake), self._wall_clock.call_at(until, wake)
+        self._waiting.add(wake)
         try:
             found = await self._store.get(item.key)
             if found is not None and found.version == item.version:
                 await changed
         finally:
+            self._waiting.discard(wake)
             timer.cancel()
             watch.close()
+
+    def _wake_waiting(self) -> None:
+        """Look at the awaited runs again: a process may have departed."""
+        for wake in self._waiting:
+            wake()
 
     async def drain(self) -> None:
         """Wait until no run is in progress."""
@@ -280,10 +321,10 @@ class Ledger:
         try:
             await self._write(run, self._in_progress_entry(run))
         except StoreUnavailable as error:
-            self._discard_start_later(run)
+            run.finished = True
+            self._write_later(run, None)  # the failed write may have succeeded
             raise _unavailable() from error
         run.recorded = True
-        self._schedule_renewal(run)
         try:
             if run.stop_requested:
                 raise asyncio.CancelledError
@@ -298,19 +339,17 @@ class Ledger:
         except BaseException as error:  # noqa: BLE001 - stored as the outcome
             run.finished = True
             return await self._handle_error(run, error)
-        finally:
-            if run.renewal_timer is not None:
-                run.renewal_timer.cancel()
         run.finished = True
         await self._store_outcome(run, outcome)
         return result
 
     async def _handle_cancelled(self, run: _Run) -> None:
         """Release the key of a cancelled run. A run that ended with a question may start again; otherwise its effects
-        are unknown, and its entry stays, with an expired lease."""
+        are unknown, and its entry stays, without an owner."""
         call = run.keyed_call.call
         asks = call.input_round is not None and call.input_round.has_asked
-        await self._release(run, None if asks or not run.tool_started else self._in_progress_entry(run, lasts=False))
+        ended = InProgress(run.keyed_call.fingerprint, run.run_id, until=0.0)
+        await self._release(run, None if asks or not run.tool_started else ended)
 
     async def _handle_error(self, run: _Run, error: BaseException) -> CallToolResult:
         """Store the error of a run as its outcome, unless the tool has not started or needs a URL elicitation first."""
@@ -331,10 +370,16 @@ class Ledger:
 
     # --- writing entries ---------------------------------------------------------------------------
 
-    def _in_progress_entry(self, run: _Run, *, lasts: bool = True) -> InProgress:
-        return InProgress(
-            run.keyed_call.fingerprint, run.run_id, self._wall_clock.now() + self._lease if lasts else 0.0
-        )
+    def _in_progress_entry(self, run: _Run) -> InProgress:
+        """Return the entry for a run of this process. Without a cluster no other process shares the store, so a run
+        that a process finds in a store that outlives processes has ended."""
+        run.owner = "" if self._cluster is None else self._cluster.name
+        until = 0.0 if self._cluster is None and self._store.lasting else self._expiry_of_run
+        return InProgress(run.keyed_call.fingerprint, run.run_id, until, run.owner)
+
+    @property
+    def _expiry_of_run(self) -> float:
+        return self._wall_clock.now() + max(self._ttl, _LONGEST_RUN)
 
     async def _write(self, run: _Run, entry: KeyEntry | None, *, unless_over: bool = False) -> None:
         """Write the entry of a run, or delete it (None). Raises `Conflict` if another process has changed it."""
@@ -349,7 +394,8 @@ class Ledger:
                 await self._commit(run, entry)
 
     async def _commit(self, run: _Run, entry: KeyEntry | None) -> None:
-        where, expires = run.keyed_call.store_key, self._wall_clock.now() + self._ttl
+        where = run.keyed_call.store_key
+        expires = self._expiry_of_run if isinstance(entry, InProgress) else self._wall_clock.now() + self._ttl
         value = None if entry is None else codec.to_json(entry)
         write = Delete(where, run.version) if value is None else Put(where, value, expires, run.version)
         run.version = await self._store.commit([write])
@@ -384,39 +430,47 @@ class Ledger:
                     raise _unavailable() from error
                 await asyncio.sleep(_RETRY_DELAY)
 
-    def _discard_start_later(self, run: _Run) -> None:
-        """Delete the entry of a run that did not start, once the store is available again: the failed write may have
-        succeeded."""
+    def _write_later(self, run: _Run, entry: InProgress | None) -> None:
+        """Write the entry of a run that has ended, or delete it, once the store is available again."""
 
-        async def discard() -> None:
-            with contextlib.suppress(StoreError, NotNow):  # another process has started it; or this one shuts down
-                await self._write_until_stored(run, None)
+        async def write() -> None:
+            with contextlib.suppress(StoreError, NotNow):  # another process has decided; or this one shuts down
+                await self._write_until_stored(run, entry)
 
-        task = asyncio.create_task(discard())
+        key = run.keyed_call.store_key
+        self._late_writes[key] = self._spawn(write())
+        self._late_writes[key].add_done_callback(lambda _: self._late_writes.pop(key))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def _release(self, run: _Run, record: InProgress | None) -> None:
-        """Release the key, now if the store is available, or else when the lease expires."""
-        with contextlib.suppress(StoreError):
+        """Release the key, now or when the store is available."""
+        try:
             await self._write(run, record)
+        except StoreUnavailable:
+            self._write_later(run, record)
+        except StoreError:
+            pass  # another process has decided
 
-    def _schedule_renewal(self, run: _Run) -> None:
-        run.renewal_timer = self._wall_clock.call_at(
-            self._wall_clock.now() + self._lease / 3, lambda: self._start_renewal(run)
-        )
+    def _reclaim_runs(self, owner: str) -> None:
+        """Reclaim the runs that this process began under a previous name."""
+        for run in self._runs.values():
+            if run.owner != owner and not run.finished:
+                self._spawn(self._reclaim(run))
 
-    def _start_renewal(self, run: _Run) -> None:
-        async def renew() -> None:
+    async def _reclaim(self, run: _Run) -> None:
+        """Write the current owner into the entry of a run, or stop the run if another process has decided about it."""
+        while not (run.finished or self._closed):
             try:
                 await self._write(run, self._in_progress_entry(run), unless_over=True)
             except Conflict as taken:
                 run.superseded_by = taken
                 run.stop()
             except StoreError:
-                self._schedule_renewal(run)  # the store may recover before the lease expires
-            else:
-                self._schedule_renewal(run)
-
-        if not run.finished:
-            run.renewal = asyncio.create_task(renew())
+                await asyncio.sleep(_RETRY_DELAY)
+                continue
+            return
