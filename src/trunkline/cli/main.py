@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trunkline.cli import auth
+from trunkline.cli import auth, store
 from trunkline.cli.commands import EXIT_BROKEN_PIPE, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, print_help_by_default
 from trunkline.errors import MisuseError, TrunklineError
 from trunkline.version import __version__
@@ -49,5 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trunkline {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     auth.add_auth_commands(commands)
+    store.add_store_commands(commands)
     print_help_by_default(parser)
     return parser

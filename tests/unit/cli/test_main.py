@@ -24,7 +24,7 @@ def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"), [(["--help"], ["auth"]), (["auth", "--help"], ["doctor", "status", "logout"])]
+    ("arguments", "named"), [(["--help"], ["auth", "store"]), (["auth", "--help"], ["doctor", "status", "logout"])]
 )
 def test_help_lists_commands(capsys: pytest.CaptureFixture[str], arguments: list[str], named: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

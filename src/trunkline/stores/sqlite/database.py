@@ -25,6 +25,7 @@ __all__ = [
     "is_full",
     "limit_size",
     "migrate",
+    "missing_indexes",
     "prepare",
     "schema_version",
     "translate_error",
@@ -44,13 +45,15 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE TABLE state (last INTEGER NOT NULL, pruned INTEGER NOT NULL);
     INSERT INTO state VALUES (0, 0);
     """,
-    # Version 2. The sweep finds expired rows by these indexes instead of reading the whole tables.
-    """
-    CREATE INDEX items_by_expiry ON items (expires) WHERE expires IS NOT NULL;
-    CREATE INDEX leases_by_expiry ON leases (expires)
-    """,
 )
 """Migrations from each schema version to the next. A released migration must not change."""
+
+_INDEXES: Final = {
+    "items_by_expiry": "items (expires) WHERE expires IS NOT NULL",
+    "leases_by_expiry": "leases (expires)",
+}
+"""Indexes by which the sweep finds expired rows. They are no migration: releases that do not know them can use a file
+that has them, so processes of both releases can share it."""
 
 _COLUMNS: Final = {
     "items": ["key", "value", "version", "expires"],
@@ -128,6 +131,8 @@ def prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
             f"the store {path} cannot be migrated: {error}; another program has changed it; {_RESTORE}"
         ) from error
     check_tables(connection, path)
+    for name in missing_indexes(connection):
+        connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {_INDEXES[name]}")  # another process may be faster
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise StoreUnusable(f"the store {path} is damaged: {found}; {_RESTORE}")
@@ -163,6 +168,12 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
                 f"the file {path} is marked as a Trunkline store, but lacks {lacks}: another program has changed it; "
                 f"{_RESTORE}"
             )
+
+
+def missing_indexes(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the indexes that the file lacks."""
+    found = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    return [name for name in _INDEXES if name not in found]
 
 
 def _newer_error(path: Path, found: int, known: int) -> StoreUnusable:
