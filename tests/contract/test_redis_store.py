@@ -119,6 +119,26 @@ async def test_restarted_redis_is_reconnected_with_its_data(tmp_path: Path) -> N
     server.kill()
 
 
+async def test_replica_refuses_each_write_and_answers_reads(tmp_path: Path) -> None:
+    server = started(tmp_path)
+    store = await opened(server.url)
+    await store.commit([Put(KEY, b"kept")])
+    with server.client() as client:
+        client.replicaof("127.0.0.1", "1")
+        for number in range(3):
+            new = [Put(f"session/new-{number}-{way}", b"x") for way in range(2)]  # each in a home to be registered
+            read, *refused, again = await asyncio.gather(
+                store.get(KEY), *(store.commit([put]) for put in new), store.get(KEY), return_exceptions=True
+            )
+            assert [getattr(item, "value", item) for item in (read, again)] == [b"kept"] * 2
+            assert [type(error) for error in refused] == [StoreUnavailable] * 2
+            assert all("READONLY" in str(error) for error in refused)
+        client.replicaof("NO", "ONE")
+    assert await store.commit([Put(KEY, b"again")])
+    await store.close()
+    server.kill()
+
+
 # --- lost connections ------------------------------------------------------------------------------------
 
 

@@ -81,6 +81,7 @@ class RedisClient:
         self._awaiting_script: list[PendingCommand] = []
         self._unconfirmed: deque[tuple[PendingCommand, list[PendingCommand]]] = deque()  # each WAIT and its writes
         self._holds = 0
+        self._refusal: str | None = None  # of a server that is no master: dropped once it has answered everything
         self._batch = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline = 0.0  # of the running timer
@@ -148,7 +149,7 @@ class RedisClient:
         self._flush()
 
     def _flush(self) -> None:
-        if self._connection is None or self._holds or not self._unsent:
+        if self._connection is None or self._holds or self._refusal is not None or not self._unsent:
             return
         jobs, self._unsent = self._unsent, []
         self._batch += 1
@@ -181,6 +182,8 @@ class RedisClient:
                 self._fail_awaiting_script()
         if self._awaiting_script:
             self._resend_with_script()
+        if self._refusal is not None and self._connection is not None and not self._connection.pending:
+            self._drop(self._connection, self._refusal)
 
     def _succeed(self, pending: PendingCommand, reply: Any) -> None:
         pending.settle(reply)
@@ -207,7 +210,7 @@ class RedisClient:
             return
         pending.settle(error_from_reply(message))
         if _NOT_MASTER.search(message) and self._connection is not None:
-            self._drop(self._connection, message)
+            self._refusal = message
 
     def _fail_awaiting_script(self) -> None:
         missed, self._awaiting_script = self._awaiting_script, []
@@ -294,6 +297,7 @@ class RedisClient:
             self._unconfirmed.clear()
             unsent, self._connection, self._awaiting_script, self._unsent = self._unsent, None, [], []
             self._connect_task = asyncio.create_task(self._connect())
+            self._refusal = None
             self._on_lost()
         for job in lost:
             job.settle(
