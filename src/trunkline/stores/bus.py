@@ -11,14 +11,21 @@ A bus connects the processes of one store, identified by the store's identity. I
 effect.
 """
 
+import re
 from typing import Final, Protocol
 
 from trunkline.stores.identity import StoreIdentity
 
-__all__ = ["MAX_MESSAGE_BYTES", "MAX_NAME_CHARACTERS", "Bus", "BusListener"]
+__all__ = ["MAX_MESSAGE_BYTES", "MAX_NAME_CHARACTERS", "Bus", "BusListener", "is_process_name"]
 
 MAX_NAME_CHARACTERS: Final = 16  # a name is part of a socket path, whose length is limited
 MAX_MESSAGE_BYTES: Final = 24 << 20
+_NAME: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MAX_NAME_CHARACTERS}}}")
+
+
+def is_process_name(name: str) -> bool:
+    """Return whether a string is a valid process name on a bus."""
+    return _NAME.fullmatch(name) is not None
 
 
 class BusListener(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from trunkline.config import KIB, MIB
 from trunkline.errors import Conflict, Fenced, MisuseError
-from trunkline.stores.bus import MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS
+from trunkline.stores.bus import MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, is_process_name
 from trunkline.stores.store import Delete, Held, Lease, Put, Write, home
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "check_writes",
     "decide_lease",
     "extend_lease",
-    "is_process_name",
 ]
 
 MAX_KEY_CHARACTERS: Final = KIB // 2
@@ -40,7 +39,6 @@ _FORBIDDEN_CHARACTERS: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the 
 _PART: Final = rf"[^/{_FORBIDDEN_CHARACTERS}]+"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})+")
 _TEXT: Final = re.compile(rf"[^{_FORBIDDEN_CHARACTERS}]*")
-_PROCESS: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MAX_NAME_CHARACTERS}}}")
 
 
 # --- arguments -------------------------------------------------------------------------------------
@@ -107,11 +105,6 @@ def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()
         raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
     if writes:
         check_writes(writes, name)
-
-
-def is_process_name(name: str) -> bool:
-    """Return whether a string is a valid process name on a bus."""
-    return _PROCESS.fullmatch(name) is not None
 
 
 def check_process_name(name: str) -> None:

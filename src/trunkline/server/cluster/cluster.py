@@ -92,6 +92,21 @@ class Cluster:
         """Name of this process. It changes when the process joins again after an eviction."""
         return self._membership.name
 
+    def is_own_name(self, name: str) -> bool:
+        """Return whether a name is the current one of this process, and no eviction of it is known."""
+        return name == self.name and not self._peers.has_departed(name)
+
+    async def confirm_name(self) -> str:
+        """Return the name of this process, which no peer can have evicted. Renew its lease or join again first if
+        necessary. Raise `StoreUnavailable` if that is impossible now."""
+        await self._heartbeat.ensure_lease_valid()
+        return self.name
+
+    @property
+    def lease_valid(self) -> bool:
+        """Whether no peer can have evicted this process."""
+        return self._membership.lease_valid
+
     @property
     def lease_valid_until(self) -> float:
         """Time on the loop's clock until which no peer can have evicted this process."""
@@ -109,7 +124,8 @@ class Cluster:
 
     async def evict_if_dead(self, name: str) -> bool:
         """Return whether a process has departed, and evict it first if it has been silent for too long. Raise
-        `StoreUnavailable` if the store cannot decide that."""
+        `StoreUnavailable` if the store cannot decide that. A holder of a lease that is no process name, as in earlier
+        versions, counts as alive: its lease ends when it expires."""
         return await self._failure_detector.evict_if_dead(name)
 
     async def wait_until_reachable(self, name: str) -> bool:

@@ -17,6 +17,7 @@ from trunkline.server.cluster.broadcast import ReliableBroadcast
 from trunkline.server.cluster.heartbeat import HEARTBEATS_PER_LEASE, LeaseHeartbeat
 from trunkline.server.cluster.membership import CLOCK_MARGIN, Membership, PeerTable, evict_process
 from trunkline.server.cluster.messages import EVICTED, PING, ClusterCallbacks
+from trunkline.stores.bus import is_process_name
 from trunkline.stores.store import Held, Lease, Store
 
 __all__ = ["EvictionChecks", "FailureDetector", "SuspectedPeers"]
@@ -172,10 +173,10 @@ class FailureDetector:
 
     async def evict_if_dead(self, name: str) -> bool:
         """Return whether a process has departed, and evict it first if it has been silent for too long. Raise
-        `StoreUnavailable` if the store cannot decide that."""
+        `StoreUnavailable` if the store cannot decide that. Other strings than process names count as alive."""
         if self._peers.has_departed(name):
             return True
-        if name == self._membership.name:
+        if name == self._membership.name or not is_process_name(name):
             return False
         certain = not self._membership.ping(name)
         if not certain:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from trunkline.errors import MisuseError, StoreUnavailable
 from trunkline.stores import validation
-from trunkline.stores.bus import BusListener
+from trunkline.stores.bus import BusListener, is_process_name
 from trunkline.stores.bus_listener import GuardedListener
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.client import RedisClient
@@ -70,7 +70,7 @@ class Channels:
     def peer_name(self, channel: str) -> str | None:
         """Return the process of a channel, or None if its tag is wrong: a foreign client has subscribed to it."""
         name = channel[len(self.peer_prefix) :].rpartition(":")[0]
-        return name if validation.is_process_name(name) and self.for_peer(name) == channel else None
+        return name if is_process_name(name) and self.for_peer(name) == channel else None
 
 
 class RedisBus:

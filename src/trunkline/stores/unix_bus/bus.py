@@ -28,7 +28,7 @@ from typing import Final
 
 from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
 from trunkline.stores import validation
-from trunkline.stores.bus import MAX_NAME_CHARACTERS, BusListener
+from trunkline.stores.bus import MAX_NAME_CHARACTERS, BusListener, is_process_name
 from trunkline.stores.bus_listener import GuardedListener
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.signed_frames import ALL, Frame, FrameSigner, Rejection
@@ -323,7 +323,7 @@ def _list_peers(folder: Path) -> list[str]:
             found = path.lstat()
             if not stat.S_ISSOCK(found.st_mode):
                 continue
-            if validation.is_process_name(path.name):
+            if is_process_name(path.name):
                 names.append(path.name)
             elif time.time() - found.st_mtime > _UNREADY_MAX_AGE:
                 path.unlink()

@@ -248,6 +248,30 @@ async def test_concurrent_checks_share_one_store_call(processes: ClusterMembers)
     assert one.seen.steps("of-long-ago") == ["DeclareDead"]
 
 
+async def test_holder_that_is_no_process_name_is_not_evicted(processes: ClusterMembers) -> None:
+    """Earlier versions held leases under such names."""
+    one = await processes.one()
+    one.store.asked.clear()
+    assert not await one.cluster.evict_if_dead("process 0123456789abcdef")
+    assert not await one.cluster.evict_if_dead("process 0123456789abcdef, recovering")
+    assert one.store.asked == []
+
+
+async def test_name_is_confirmed_after_an_outage_and_replaced_after_an_eviction(processes: ClusterMembers) -> None:
+    one, other = await processes.one(), await processes.one()
+    name, other.store.unavailable = other.name, True
+    assert await other.cluster.confirm_name() == name
+    other.clock.advance(SECONDS)
+    assert not other.cluster.lease_valid
+    with pytest.raises(StoreUnavailable):
+        await other.cluster.confirm_name()
+    assert other.cluster.is_own_name(name)
+    await one.store.acquire(f"process/{name}", one.name, 1000.0, over=other.cluster._membership.lease._lease.token)
+    other.store.unavailable = False
+    assert await other.cluster.confirm_name() == other.name != name
+    assert (other.cluster.lease_valid, other.cluster.is_own_name(name)) == (True, False)
+
+
 async def test_cancelled_check_does_not_affect_other_callers(processes: ClusterMembers) -> None:
     one = await processes.one()
     one.store.slow = asyncio.Event()
