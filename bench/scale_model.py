@@ -40,7 +40,6 @@ ASKED: Mapping[str, Mapping[str, float]] = {
     "keyed": {"commit": 2, "get": 1},
     "task": {"register": 1, "acquire": 1, "commit": 5, "get": 1, "release": 1, "sweep": 2, "settle": 2},
     "poll": {"get": 1},
-    "renewal": {"renew": 1},
 }
 """Calls of the script for each thing that happens. A home that has not been written to for some 15 s is registered with
 the first write, and swept a minute later; so is the mark of a task, which is a home of its own."""
@@ -60,7 +59,7 @@ class Load:
     news: float = 0.05  # updated resources, added tools
     in_sessions: float = 1.0  # of the calls; the others are of 2026-07-28
     session_ttl: float = 3600.0
-    task_lease: float = 10.0
+    task_lease: float = 10.0  # between two scans for lost tasks
     process_lease: float = 5.0
     patience: float = 5.0  # of the bus: how often each checks whether the others are subscribed
 
@@ -74,7 +73,6 @@ class Load:
             "keyed": self.calls * self.keyed,
             "task": made,
             "poll": made * self.task_seconds,
-            "renewal": made * self.task_seconds * 3 / self.task_lease,
         }
 
     @property
@@ -163,23 +161,19 @@ def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Ma
     found.cpu["notifications"] += processes * load.news * (cost["publish"] + told * (cost["deliver"] + back))
     found.heard["notifications"] += 2 * told * load.news
     marks = load.running * processes
-    every = load.task_lease * 2 / 3  # when the first lease of a working task would expire
     if design.marks_by_process:
-        found.cpu["task recovery"] += processes / every * cost["get"]  # the list of processes
+        found.cpu["task recovery"] += processes / load.task_lease * cost["get"]  # the list of processes
     else:
         each = marks * cost["page"] + (marks - load.running) * cost["refused"]
-        often = processes / every if design.each_looks else looks(processes, load)
+        often = processes / load.task_lease if design.each_looks else looks(processes, load)
         found.cpu["task recovery"] += often * each
     found.cpu["other"] += processes * (cost["get"] / 600 + cost["settle"] / 60)  # keys of states, sweeps
     found.index += processes * cost["settle"] / 60
 
 
 def looks(processes: int, load: Load) -> float:
-    """The rate of scans for lost tasks: the first as soon as a lease could expire, the others the more seldom the
-    more of them come before.
-    """
-    others = sum(1 / (load.task_lease * (1 + before)) for before in range(1, processes))
-    return 1 / (load.task_lease * 2 / 3) + others
+    """The rate of periodic scans for lost tasks: each process scans the more seldom the more of them come before."""
+    return sum(1 / (load.task_lease * (1 + before)) for before in range(processes))
 
 
 def most_processes(design: Design, fsync: str = "always", load: Load | None = None) -> int:
@@ -250,9 +244,10 @@ def left_of(lease: float, chance: random.Random) -> float:
 
 
 def task_taken(processes: int, chance: random.Random, load: Load, design: Design) -> float:
-    """The time from the death of a process until another runs one of its tasks. The first one scans when the lease
-    expires, and goes from mark to mark, one after the other.
+    """The time from the death of a process until another runs one of its tasks. Another one finds with a heartbeat that
+    the process lease has expired. The first one then scans, and goes from mark to mark, one after the other.
     """
-    if design.marks_by_process:
-        return left_of(load.process_lease, chance) + chance.random() * load.running * ROUND_TRIP_S
-    return left_of(load.task_lease, chance) + chance.random() * load.running * processes * 1.01 * ROUND_TRIP_S
+    soonest = 1 - chance.random() ** (1 / (processes - 1))  # of the next heartbeats of all others
+    evicted = left_of(load.process_lease, chance) + soonest * load.process_lease / 3
+    marks = load.running if design.marks_by_process else load.running * processes * 1.01
+    return evicted + chance.random() * marks * ROUND_TRIP_S

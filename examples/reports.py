@@ -8,10 +8,10 @@ import os
 import sys
 from itertools import count
 
-from trunkline import Context, Server, Settings, SqliteStore, TaskPolicy
+from trunkline import Context, Server, SqliteStore, TaskPolicy
 
 store = SqliteStore(sys.argv[1] if len(sys.argv) > 1 else "reports.db")
-server = Server("reports", store=store, settings=Settings(task_lease=1.0))  # found again within a second
+server = Server("reports", store=store)
 jobs = count(1)
 
 

@@ -141,7 +141,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     task_ttl: float = 3600.0  # lifetime of a task from its creation, if the client requests none
     max_task_ttl: float = 24 * 3600.0  # the longest lifetime that a client can request
     task_poll_interval: float = 1.0  # poll interval sent to clients
-    task_lease: float = 10.0  # after which another process takes over a task of a dead process
+    task_lease: float = 10.0  # between scans for tasks of dead processes; lease of a task in a store without a bus
 
     # Processes that share a store.
     process_lease: float = 5.0  # without a heartbeat, after which other processes may evict a process

@@ -32,8 +32,8 @@ def test_every_step_makes_room_for_more() -> None:
 def test_task_recovery_scans_scale() -> None:
     load = Load()
 
-    assert looks(1, load) * load.task_lease == 1.5
-    assert round(looks(1000, load) * load.task_lease) == 8  # the page says so
+    assert looks(1, load) * load.task_lease == 1
+    assert round(looks(1000, load) * load.task_lease) == 7  # the page says so
 
 
 def test_single_process_has_no_cluster_cost() -> None:
@@ -57,7 +57,7 @@ def test_new_shard_only_takes_slots() -> None:
 
 
 def test_events_follow_from_load() -> None:
-    load = Load(calls=100, tasks=0.1, task_seconds=6, task_lease=9)
+    load = Load(calls=100, tasks=0.1, task_seconds=6)
 
     assert load.running == pytest.approx(60)
-    assert load.happens()["renewal"] == pytest.approx(20)
+    assert load.happens()["poll"] == pytest.approx(60)

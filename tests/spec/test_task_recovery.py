@@ -29,7 +29,7 @@ from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite.store import SqliteStore
 
 folder = Path(sys.argv[1])
-settings = Settings(task_lease=1.5, task_poll_interval=0.05)
+settings = Settings(process_lease=1.5, task_poll_interval=0.05)
 server = Server("survivor", store=SqliteStore(folder / "store"), settings=settings)
 
 async def begun(name: str) -> None:
@@ -163,7 +163,7 @@ from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite.store import SqliteStore
 
 _, folder, port = sys.argv
-settings = Settings(task_lease=1.5, stream_retry=0.05)
+settings = Settings(process_lease=1.5, stream_retry=0.05)
 server = Server("survivor", compat="erlmcp", store=SqliteStore(Path(folder) / "store"), settings=settings)
 
 @server.tool(task=TaskPolicy(recovery="resume"))
@@ -188,7 +188,7 @@ ASKED = {
 
 @pytest.mark.row("TSK-23", "J10", "J11")
 async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: Path) -> None:
-    """It takes a second: two processes start, and a lease expires."""
+    """It takes a second: two processes start."""
     script = tmp_path / "server.py"
     script.write_text(f"import sys\nsys.path.insert(0, {SOURCE!r})\n{OVER_HTTP}")
     first = ServerProcess([sys.executable, script, tmp_path, "0"])
@@ -238,7 +238,7 @@ from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.stores.sqlite.store import SqliteStore
 
 folder = Path(sys.argv[1])
-server = Server("still", store=SqliteStore(folder / "store"), settings=Settings(task_lease=1.5))
+server = Server("still", store=SqliteStore(folder / "store"), settings=Settings(process_lease=1.5))
 FORM = {"type": "object", "properties": {}}
 
 async def tried(work):
@@ -271,7 +271,7 @@ server.run()
 
 
 async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> None:
-    """It takes a second: a process is suspended until its lease has expired."""
+    """It takes a second: a process is suspended until it is evicted."""
     with StdioPeer(SUSPENDED, str(tmp_path)) as still:
         await asyncio.to_thread(still.initialize, capabilities={"elicitation": {}})
         asked = {"name": "work", "task": {}, "_meta": {"progressToken": "t"}}
@@ -279,7 +279,7 @@ async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> N
         await appeared(tmp_path / "begun")
         await pause_between_writes(still.process.pid, tmp_path / "store")
         (tmp_path / "resumed").touch()
-        other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(task_lease=1.5), observers=[])
+        other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(process_lease=1.5), observers=[])
         other.add_tool(lambda: "by another", name="work", task=TaskPolicy(recovery="restart"))
         async with RawPeer(other) as peer:
             await peer.initialize()

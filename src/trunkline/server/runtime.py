@@ -293,7 +293,7 @@ class ServerRuntime:
             get_state_tokens=cache(partial(self._make_state_tokens, lasting, wall)),
             get_store=get_store,
             wall_clock=wall,
-            get_tasks=self._lazy_tasks(get_store, wall),
+            get_tasks=self._lazy_tasks(get_store, wall, cluster),
             durable_sessions=durable_sessions,
             cluster=cluster,
             cluster_notifications=self._make_notification_fanout(durable_sessions, cluster, clock),
@@ -310,7 +310,9 @@ class ServerRuntime:
             self._health_checks = HealthChecks(self._health.by_name)
         return self._health_checks
 
-    def _lazy_tasks(self, get_store: "Callable[[], Store]", wall_clock: Clock) -> "Callable[[], TaskService]":
+    def _lazy_tasks(
+        self, get_store: "Callable[[], Store]", wall_clock: Clock, cluster: "Cluster | None"
+    ) -> "Callable[[], TaskService]":
         """Return a function that makes the task service of these services on its first call. It never makes one for
         later services, so a late callback after shutdown cannot start the runtime again."""
         made: TaskService | None = None
@@ -321,7 +323,8 @@ class ServerRuntime:
                 from trunkline.server.tasks.recovery import TaskRecovery
                 from trunkline.server.tasks.service import TaskService
 
-                made = self._tasks = TaskService(get_store(), wall_clock, self._catalog.settings, TaskRecovery)
+                settings = self._catalog.settings
+                made = self._tasks = TaskService(get_store(), wall_clock, settings, TaskRecovery, cluster)
             return made
 
         return get_tasks

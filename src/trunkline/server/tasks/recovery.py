@@ -1,15 +1,17 @@
 """Task recovery: take over tasks whose process has died, and resume, restart or fail them as their tools have chosen.
 
-A runner renews the lease of its task. So a lease that can be acquired belonged to a process that has died, or that has
-paused for so long that the store refuses its writes.
+A scan goes through the marks of all unfinished tasks and acquires their leases, which it can do if the holder is dead
+(`lease.py`). It runs when this process starts, when it has joined again, and as soon as a peer has departed. The tasks
+of this process are left alone.
 
-Of the processes that share a store, the first in the order of names scans as soon as a lease may have expired. The
-others scan the less often the more processes precede them, so that all together they scan little more often than a
-single one would.
+What no such event announces is found by a periodic scan. Of the processes that share a store, the first in the order of
+names scans every `task_lease` seconds. The others scan the less often the more processes precede them, so that all
+together they scan little more often than a single one would.
 """
 
 import asyncio
 import contextlib
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -23,6 +25,7 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import prepare_run
 from trunkline.server.tasks.errors import TooManyTasks
 from trunkline.server.tasks.repository import StoredTask
+from trunkline.stores.bus import is_process_name
 from trunkline.stores.store import ABSENT, Held, Lease, Put, key_of
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
@@ -35,6 +38,8 @@ __all__ = ["TaskRecovery"]
 
 _read_params: Final = codec.decoder(CallToolParams)
 _MIN_SCAN_INTERVAL: Final = 0.01  # seconds between two scans
+_RETRY_DELAY: Final = 1.0  # seconds before a scan that failed is repeated
+_CHECKS_PER_LEASE: Final = 3  # of a holder that is no known peer, during its process lease
 _IMMEDIATE_SCANNERS: Final = 2  # processes that scan at once when a peer has departed
 _AUDIT_KEY: Final = key_of("recovery", "audit")  # key that exists while no audit is due
 _AUDIT_INTERVAL: Final = 3600.0  # seconds
@@ -48,6 +53,16 @@ def _may_resume(policy: TaskPolicy, record: TaskRecord) -> bool:
 def _lost_error(record: TaskRecord) -> ErrorObject:
     message = "the process that ran this task has died; its work may or may not have been done"
     return ErrorObject(InternalError.code, message, {"kind": "task_failed", "attempts": record.attempt})
+
+
+def _next_attempt(held: Held, peers: Container[str], now: float, process_lease: float) -> float | None:
+    """Return when to try again to take over a task from a holder that is not known to be dead; None if its departure
+    will be reported."""
+    if held.holder in peers:
+        return None
+    if is_process_name(held.holder):  # of a deployment that was killed, and its process lease has not expired
+        return now + process_lease / _CHECKS_PER_LEASE
+    return held.expires  # without a cluster, or of an earlier version: such a holder renews its lease
 
 
 class _OrphanedTask(Struct):
@@ -65,14 +80,20 @@ class TaskRecovery:
         self._tasks = tasks
         self._shared = shared
         self._lasting = lasting
-        # differs from the holder of runs, so that recovery does not acquire leases of this process
-        self._holder = f"{tasks.holder}, recovering"
         self._timer: Timer | None = None
+        self._due = 0.0  # time of the timer
         self._scan_task: asyncio.Task[None] | None = None
+        self._rescan = False  # a scan fell due during a scan
+        self._alive: set[str] = set()  # holders that this scan has checked
         self._closed = False
         self._audit_due = 0.0
         if shared.cluster is not None:
             shared.cluster.on_lost(self._on_peer_lost)
+            shared.cluster.on_missed(self._scan_soon)
+
+    @property
+    def _peers(self) -> frozenset[str]:
+        return frozenset() if self._shared.cluster is None else self._shared.cluster.peers
 
     @property
     def _rank(self) -> int:
@@ -81,21 +102,31 @@ class TaskRecovery:
         return 0 if cluster is None else sum(name < cluster.name for name in cluster.peers)
 
     def _on_peer_lost(self, name: str | None) -> None:
-        """Scan at once after a peer has departed, if few peers precede this process."""
-        if name is not None and not self._closed and self._rank < _IMMEDIATE_SCANNERS:
+        """Scan after a peer has departed."""
+        if name is not None:
+            self._scan_soon()
+
+    def _scan_soon(self) -> None:
+        """Scan at once if few peers precede this process."""
+        if self._rank < _IMMEDIATE_SCANNERS:
             self.schedule_scan(self._shared.wall_clock.now())
 
     def schedule_scan(self, when: float) -> None:
-        """Schedule the next scan for a time."""
+        """Schedule a scan for a time, unless one is due earlier."""
         wall = self._shared.wall_clock
+        due = max(when, wall.now() + _MIN_SCAN_INTERVAL)
+        if self._closed or (self._timer is not None and self._due <= due):
+            return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = wall.call_at(max(when, wall.now() + _MIN_SCAN_INTERVAL), self._start_scan)
+        self._due, self._timer = due, wall.call_at(due, self._start_scan)
 
     def _start_scan(self) -> None:
         self._timer = None
         if self._scan_task is None or self._scan_task.done():
             self._scan_task = self._shared.threads.loop.create_task(self._scan())
+        else:
+            self._rescan = True
 
     async def close(self) -> None:
         """Cancel the scan and its timer."""
@@ -108,24 +139,32 @@ class TaskRecovery:
 
     async def _scan(self) -> None:
         """Scan all marks once, and schedule the next scan."""
-        now, rank = self._shared.wall_clock.now(), self._rank
-        due = now + self._tasks.lease_ttl * (1 + rank) if self._lasting else None
-        with contextlib.suppress(StoreError):  # the next scan finds them
-            if self._lasting and now >= self._audit_due:
-                await self._audit(now)
+        wall, rank = self._shared.wall_clock, self._rank
+        self._rescan = False
+        self._alive.clear()
+        if self._lasting:
+            self.schedule_scan(wall.now() + self._interval * (1 + rank))
+        try:
+            if self._lasting and wall.now() >= self._audit_due:
+                await self._audit(wall.now())
             after = ""
             while page := await self._tasks.repository.list_marks(after):
                 for mark, owner, task_id in page:
                     after = mark
-                    held = (
-                        None
-                        if self._tasks.is_handled_here(task_id)
-                        else await self._try_take_over(mark, owner, task_id)
-                    )
-                    if held is not None and not rank:
-                        due = held if due is None else min(due, held)
-        if due is not None and self._timer is None:
-            self.schedule_scan(due)
+                    if self._tasks.is_handled_here(task_id):
+                        continue
+                    again = await self._try_take_over(mark, owner, task_id)
+                    if again is not None and rank < _IMMEDIATE_SCANNERS:
+                        self.schedule_scan(again)
+        except StoreError:
+            self.schedule_scan(wall.now() + _RETRY_DELAY * (1 + rank))
+        if self._rescan:
+            self.schedule_scan(wall.now())
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between two periodic scans of the first process."""
+        return self._shared.catalog.settings.task_lease
 
     async def _audit(self, now: float) -> None:
         """Restore the marks of unfinished tasks, once an hour for all processes that share the store."""
@@ -139,25 +178,29 @@ class TaskRecovery:
             await store.commit([Put(_AUDIT_KEY, b"", now + _AUDIT_INTERVAL, version)])
 
     async def _try_take_over(self, mark: str, owner: str, task_id: str) -> float | None:
-        """Take over a task without a live runner, or return when its lease expires."""
+        """Take over a task without a live runner, or return when to try again."""
         repository = self._tasks.repository
         if (stored := await repository.find(owner, task_id)) is None:
             return None  # its creator may be about to write the record
         if stored.record.ended:
             await repository.delete_mark_key(mark)
             return None
-        lease = await repository.acquire(owner, task_id, self._holder, self._tasks.lease_ttl)
+        leases, now = self._tasks.leases, self._shared.wall_clock.now()
+        lease = await leases.acquire(stored.record, self._alive)
         if isinstance(lease, Held):
-            return lease.expires
+            self._alive.add(lease.holder)
+            return _next_attempt(lease, self._peers, now, self._shared.catalog.settings.process_lease)
         stored = await repository.find(owner, task_id)  # read again, now that no other process can run it
         if stored is None or stored.record.ended:
-            await repository.release(lease)
+            await leases.release(lease)
             return None
         try:
             await self._recover(_OrphanedTask(stored, lease))
         except TooManyTasks:
-            await repository.release(lease)
-            return self._shared.wall_clock.now() + self._tasks.lease_ttl
+            await leases.release(lease)
+            return now + self._interval
+        except Fenced:
+            pass  # this process was evicted meanwhile, and another one has taken over the task
         return None
 
     async def _recover(self, orphan: _OrphanedTask) -> None:
@@ -175,13 +218,10 @@ class TaskRecovery:
 
     async def _fail(self, orphan: _OrphanedTask) -> None:
         record = orphan.stored.record
-        with contextlib.suppress(Fenced):
-            await self._tasks.change(
-                record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
-            )
-            await asyncio.gather(
-                self._tasks.repository.delete_mark(record), self._tasks.repository.release(orphan.lease)
-            )
+        await self._tasks.change(
+            record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
+        )
+        await asyncio.gather(self._tasks.repository.delete_mark(record), self._tasks.leases.release(orphan.lease))
 
     async def _resume(self, orphan: _OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
         self._tasks.check_limits(orphan.stored.record.client)

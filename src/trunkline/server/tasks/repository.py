@@ -230,14 +230,6 @@ class TaskRepository:
         """Delete the mark of a task that needs no run any more."""
         await self._store.commit([Delete(_mark_key(record))])
 
-    async def acquire(self, owner: str, task_id: str, holder: str, ttl: float) -> Lease | Held:
-        """Acquire the lease of a task, or return its holder."""
-        return await self._store.acquire(key_of_task(owner, task_id), holder, ttl)
-
-    async def release(self, lease: Lease) -> None:
-        """Release the lease of a task."""
-        await self._store.release(lease)
-
     async def list_marks(self, after: str) -> list[tuple[str, str, str]]:
         """Return a page of marks: the key of each, the owner, and the id of the task."""
         items = await self._store.scan(WORKING_PREFIX, after=after)

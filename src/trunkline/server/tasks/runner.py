@@ -1,7 +1,8 @@
 """Task runner: one run of a task's work, from its start to its end.
 
-The runner holds the lease of the task and renews it. All its writes carry the lease as a fence: once the lease is lost,
-the store refuses them, and the work is cancelled.
+The runner holds the lease of the task. All its writes carry the lease as a fence: once the lease is lost, the store
+refuses them, and the work is cancelled. While the process lease may have expired, because the process was paused or the
+store is unavailable, the work goes on and its writes wait, but progress notifications are not sent.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from trunkline.server.context import Context
 from trunkline.server.input.ask import ClientLacksCapability, InvalidInputResponse, OnProgress
 from trunkline.server.input.multi_round import INPUT_CAPABILITIES, EffectLog, to_modern_error
 from trunkline.server.tasks.detached_peer import DetachedPeer
+from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.repository import StoredTask, Transition
 from trunkline.stores.store import Lease
 from trunkline.transports.channel import MessageOrigin
@@ -54,7 +56,7 @@ def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
 class RunnerHost(Protocol):
     """What a runner needs of the task service."""
 
-    lease_ttl: float
+    leases: TaskLeases
 
     async def change(
         self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
@@ -110,7 +112,9 @@ class TaskRunner:
         self._notifier: TaskNotifier | None = None
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.run_task: asyncio.Task[None]  # set by `start`
+        self.lease_lost = False
         self._stopped = False  # its writes are not wanted or not possible any more
+        self._begun = False  # a run that is cancelled before would not finish in good order
         self._writing_outcome = False  # the work is done and its outcome is being written
         self._ending = False  # the run is over and its lease is being released
 
@@ -143,7 +147,10 @@ class TaskRunner:
         self.run_task = self._shared.threads.loop.create_task(self._run(make_work))
 
     async def _run(self, make_work: Callable[[Context | None], Any]) -> None:
+        self._begun = True
         try:
+            if self._stopped:
+                return
             if self.record.state is TaskState.PENDING:
                 await self._update_with_retry(_start_if_pending)
             step = await self._run_to_outcome(make_work)
@@ -211,9 +218,11 @@ class TaskRunner:
             return record if record.ended else transition(record, now)
 
         try:
+            if self.lease_lost:
+                raise Fenced(self.lease.name, self.lease.token)
             changed = await self._host.change(self.record.client, self.record.task_id, unless_ended, self.lease)
         except Fenced:
-            self.stop()
+            self.lose_lease()
             raise
         if changed is None or changed[0].ended:
             self.stop()
@@ -229,8 +238,8 @@ class TaskRunner:
             await self._update_with_retry(lambda record, now: transition(record.advance(now, *progress), now))
 
     async def _update_with_retry(self, transition: Transition) -> None:
-        """Apply a transition, and retry while the store is unavailable: a short outage does not fail the work. Raise
-        `Fenced` if the lease has expired."""
+        """Apply a transition, and retry while the store is unavailable: an outage does not fail the work. Raise
+        `Fenced` if the lease is lost or the run was stopped."""
         while True:
             try:
                 return await self.update(transition)
@@ -250,7 +259,7 @@ class TaskRunner:
         """Notify the client of progress at once, and store it a little later together with later reports."""
         if self._check_lease_lost():
             return
-        if self._notifier is not None:
+        if self._notifier is not None and not self._host.leases.may_be_lost(self.lease):
             self._notifier.send_progress(progress, total, message)
         self._progress = (progress, total, message)
         if self._flush_timer is None:
@@ -270,24 +279,30 @@ class TaskRunner:
     # --- lease ----------------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
-        wall, ttl = self._shared.wall_clock, self._host.lease_ttl
-        self._renewal_timer = wall.call_at(wall.now() + ttl / 3, lambda: self.spawn(self._renew))
+        wall, interval = self._shared.wall_clock, self._host.leases.renewal_interval
+        if interval is not None:
+            self._renewal_timer = wall.call_at(wall.now() + interval, lambda: self.spawn(self._renew))
 
     async def _renew(self) -> None:
         try:
-            self.lease = await self._shared.store.renew(self.lease, self._host.lease_ttl)
+            self.lease = await self._host.leases.renew(self.lease)
         except Fenced:
-            self.stop()
+            self.lose_lease()
         except StoreError:
             self._check_lease_lost()
         if not self._stopped:
             self._schedule_renewal()
 
     def _check_lease_lost(self) -> bool:
-        """Return whether the run was stopped, and stop it if the lease has expired."""
-        if not self._stopped and self._shared.wall_clock.now() >= self.lease.expires:
-            self.stop()
+        """Return whether the run was stopped, and stop it if the lease is lost."""
+        if not self._stopped and self._host.leases.is_lost(self.lease):
+            self.lose_lease()
         return self._stopped
+
+    def lose_lease(self) -> None:
+        """Stop the run and write nothing more: another process runs the task, or may."""
+        self.lease_lost = True
+        self.stop()
 
     def _on_timeout(self) -> None:
         self.spawn(self._time_out)
@@ -303,7 +318,6 @@ class TaskRunner:
         """Run an action beside the work. Store errors are ignored."""
 
         async def done() -> None:
-            # the renewal of the lease detects lasting ones
             with contextlib.suppress(StoreError, asyncio.CancelledError):
                 await action()
 
@@ -323,7 +337,7 @@ class TaskRunner:
             waiting.cancel()
 
     def _cancel(self) -> None:
-        if not self._writing_outcome and not self._ending:
+        if self._begun and not self._writing_outcome and not self._ending:
             self.run_task.cancel()
 
     # --- questions -------------------------------------------------------------------------------

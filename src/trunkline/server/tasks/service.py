@@ -19,6 +19,7 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.server.context import Context
 from trunkline.server.tasks.detached_peer import principal_of
 from trunkline.server.tasks.errors import TaskNotFound, TooManyTasks
+from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.notify import TaskNotifier
 from trunkline.server.tasks.question_delivery import QuestionDelivery
 from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
@@ -29,6 +30,7 @@ from trunkline.stores.store import Lease, Put, Store
 
 if TYPE_CHECKING:
     from trunkline.rpc.connection import PeerConnection
+    from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.runtime_services import RuntimeServices
 
 __all__ = ["TaskService", "WorkFactory"]
@@ -41,7 +43,7 @@ class Recovery(Protocol):
     """Takes over the tasks of dead processes."""
 
     def schedule_scan(self, when: float) -> None:
-        """Schedule the next scan for a time."""
+        """Schedule a scan for a time, unless one is due earlier."""
         ...
 
     async def close(self) -> None:
@@ -58,32 +60,39 @@ class RecoveryFactory(Protocol):
 class TaskService:
     """Tasks as seen by one process: its runners, the shared repository, and the watchers."""
 
-    def __init__(self, store: Store, wall: Clock, settings: Settings, make_recovery: RecoveryFactory) -> None:
-        """`make_recovery` creates the part that takes over tasks of dead processes."""
+    def __init__(
+        self,
+        store: Store,
+        wall: Clock,
+        settings: Settings,
+        make_recovery: RecoveryFactory,
+        cluster: "Cluster | None" = None,
+    ) -> None:
+        """`make_recovery` creates the part that takes over tasks of dead processes. `cluster` is None if no other
+        process shares the store."""
         self._make_recovery = make_recovery
         self.repository = TaskRepository(store, wall)
         self.watchers = TaskWatchers(store, self.repository)
         self.question_delivery = QuestionDelivery(self.change)
-        self.lease_ttl = settings.task_lease
+        self.leases = TaskLeases(store, cluster, wall, settings.task_lease)
+        self.leases.on_evicted(self._on_evicted)
         self._store = store
         self._wall = wall
         self._settings = settings
-        self.holder = f"process {urandom(8).hex()}"
+        self._id = urandom(8).hex()
         self._runners: dict[str, TaskRunner] = {}
         self._count_by_owner: Counter[str] = Counter()
         self._recovery: Recovery | None = None
         self._closing = False
-        self._creating: set[asyncio.Future[None]] = set()  # one future for each task being created
-        self._unconfirmed = UnconfirmedTasks(
-            self.repository, self.change, holder=self.holder, lease_ttl=self.lease_ttl, limit=settings.max_tasks
-        )
+        self._creating: dict[str, asyncio.Future[None]] = {}  # by id, for each task being created
+        self._unconfirmed = UnconfirmedTasks(self.repository, self.leases, self.change, limit=settings.max_tasks)
         # Connections on which a client has created a 2025-11-25 task.
         self.augmenting_connections: WeakSet[PeerConnection] = WeakSet()
 
     def session_of(self, connection: "PeerConnection") -> str | None:
         """Return a globally unique name for the session in which a task is created; None on a stateless channel."""
         info = connection.channel.info
-        return None if info.stateless else info.session or f"{self.holder}/{connection.number}"
+        return None if info.stateless else info.session or f"process {self._id}/{connection.number}"
 
     # --- creating --------------------------------------------------------------------------------
 
@@ -141,6 +150,7 @@ class TaskService:
         the task is not started here. Once the store answers again, a stored task is started if one of `extra_writes`
         names it, and cancelled otherwise."""
         self.start_recovery(shared, lasting=self._store.lasting)
+        holder = await self.leases.get_holder()
         self.check_limits(record.client)
 
         def start(stored: StoredTask, lease: Lease) -> None:
@@ -150,12 +160,12 @@ class TaskService:
 
         self._count_by_owner[record.client] += 1  # counts against the limit while it is being stored
         created = asyncio.get_running_loop().create_future()
-        self._creating.add(created)
+        self._creating[record.task_id] = created
         try:
             if not pending:
                 record = record.start(self._wall.now())
             stored, lease = await self.repository.create(
-                record, self.holder, self.lease_ttl, extra_writes, slots=self._owner_limit
+                record, holder, self.leases.ttl_of(record), extra_writes, slots=self._owner_limit
             )
             start(stored, lease)
         except StoreUnavailable:
@@ -163,7 +173,7 @@ class TaskService:
             raise
         finally:
             self._uncount(record.client)
-            self._creating.discard(created)
+            del self._creating[record.task_id]
             created.set_result(None)
         return stored.record
 
@@ -192,8 +202,9 @@ class TaskService:
                 self._recovery.schedule_scan(self._wall.now())
 
     def is_handled_here(self, task_id: str) -> bool:
-        """Return whether this process runs a task, or still has to find out whether it was stored."""
-        return task_id in self._runners or task_id in self._unconfirmed
+        """Return whether this process runs or creates a task, or still has to find out whether it was stored. Recovery
+        leaves these alone: it acquires leases under the same name, and so would fence their runners."""
+        return any(task_id in handled for handled in (self._runners, self._creating, self._unconfirmed))
 
     def cancel_orphan(self, creation: "asyncio.Task[TaskRecord]") -> None:
         """Cancel a task whose creator has gone, so that no client knows its id."""
@@ -207,6 +218,13 @@ class TaskService:
         self._runners[runner.record.task_id] = runner
         self.watchers.attach_runner(runner.record, runner.on_change)
         runner.start(work, notifier)
+        if self.leases.is_lost(runner.lease):  # this process was evicted while it acquired the lease
+            runner.lose_lease()
+
+    def _on_evicted(self) -> None:
+        """Stop all runs: other processes may take over the tasks."""
+        for runner in list(self._runners.values()):
+            runner.lose_lease()
 
     async def finish_run(self, runner: TaskRunner) -> None:
         """Clean up after a run. An ended task needs no run; any other may be taken over."""
@@ -216,15 +234,16 @@ class TaskService:
         self.watchers.detach_runner(record)
         try:
             if record.ended:
-                await asyncio.gather(self.repository.delete_mark(record), self.repository.release(runner.lease))
+                await asyncio.gather(self.repository.delete_mark(record), self.leases.release(runner.lease))
                 return
-            if self._closing:
+            if self._closing and not runner.lease_lost:
                 await self.change(record.client, record.task_id, lambda found, now: found.release(now), runner.lease)
-            await self.repository.release(runner.lease)
-            if self._recovery is not None and not self._closing:
-                self._recovery.schedule_scan(self._wall.now())
+            if not runner.lease_lost:
+                await self.leases.release(runner.lease)
         except StoreError:
-            pass  # the lease expires, and the next scan removes the mark
+            pass  # the next scan takes the task over, or removes the mark
+        if self._recovery is not None and not self._closing:
+            self._recovery.schedule_scan(self._wall.now())
 
     # --- reading and changing --------------------------------------------------------------------
 
@@ -265,7 +284,7 @@ class TaskService:
         if self._recovery is not None:
             await self._recovery.close()
         if self._creating:
-            await asyncio.wait(self._creating)
+            await asyncio.wait(self._creating.values())
         await self._unconfirmed.close()
         runners = list(self._runners.values())
         for runner in runners:

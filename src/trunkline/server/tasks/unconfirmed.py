@@ -1,7 +1,7 @@
 """Unconfirmed tasks: the store became unavailable before it confirmed that it has stored them.
 
-The client was told that the task was not started, so this process does not start it. But the record may exist; after
-its lease expires, recovery would take it for the task of a dead process. So as soon as the store answers again, each
+The client was told that the task was not started, so this process does not start it. But the record may exist, under a
+lease of this process; after the process has ended, recovery would run it. So as soon as the store answers again, each
 such task is looked up. If it does not exist, there is nothing to do. If it exists and an idempotency key names it, it
 is started, because the client finds it under that key when it retries. Otherwise no client knows its id, and it is
 cancelled.
@@ -13,6 +13,7 @@ from typing import Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
+from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
 from trunkline.stores.store import Lease
 
@@ -32,13 +33,12 @@ class UnconfirmedTasks:
     """Unconfirmed tasks of one process."""
 
     def __init__(
-        self, repository: TaskRepository, change: ChangeTask, *, holder: str, lease_ttl: float, limit: int | None
+        self, repository: TaskRepository, leases: TaskLeases, change: ChangeTask, *, limit: int | None
     ) -> None:
         """`limit` is how many are remembered; further ones are left to recovery."""
         self._repository = repository
+        self._leases = leases
         self._change = change
-        self._holder = holder
-        self._lease_ttl = lease_ttl
         self._limit = limit
         self._unresolved: dict[str, tuple[TaskRecord, StartRun | None]] = {}
         self._resolver: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class UnconfirmedTasks:
         repository, owner, task_id = self._repository, record.client, record.task_id
         if await repository.find(owner, task_id) is None:
             return
-        lease = await repository.acquire(owner, task_id, self._holder, self._lease_ttl)
+        lease = await self._leases.acquire(record)
         stored = await repository.find(owner, task_id)
         if not isinstance(lease, Lease) or stored is None:
             return
@@ -84,7 +84,7 @@ class UnconfirmedTasks:
             start(stored, lease)
             return
         await self._change(owner, task_id, _cancel_unless_ended, lease)
-        await asyncio.gather(repository.delete_mark(record), repository.release(lease))
+        await asyncio.gather(repository.delete_mark(record), self._leases.release(lease))
 
 
 def _cancel_unless_ended(record: TaskRecord, now: float) -> TaskRecord:
