@@ -279,7 +279,9 @@ async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> N
         await appeared(tmp_path / "begun")
         await pause_between_writes(still.process.pid, tmp_path / "store")
         (tmp_path / "resumed").touch()
-        other = Server("other", store=SqliteStore(tmp_path / "store"), settings=Settings(process_lease=1.5), observers=[])
+        other = Server(
+            "other", store=SqliteStore(tmp_path / "store"), settings=Settings(process_lease=1.5), observers=[]
+        )
         other.add_tool(lambda: "by another", name="work", task=TaskPolicy(recovery="restart"))
         async with RawPeer(other) as peer:
             await peer.initialize()
