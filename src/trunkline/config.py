@@ -148,6 +148,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Calls with an idempotency key.
     idempotency_ttl: float = 24 * 3600.0  # lifetime of the stored outcome
+    idempotency_lease: float = 10.0  # after which processes of older releases abandon a call of this one
 
     # Encrypted request state that the client sends back, from 2026-07-28 on.
     state_lifetime: float = 600.0  # for the client to send the input that the server requested

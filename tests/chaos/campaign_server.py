@@ -201,7 +201,9 @@ def _tasks(server: Server, effects: Line) -> None:
 def main() -> None:
     """Serve until killed."""
     given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
-    settings = {"patience": given.patience, "replicas": given.replicas} if given.redis else {}
+    settings = {"patience": given.patience} if given.redis else {}
+    if given.replicas:
+        settings["replicas"] = given.replicas
     store = faulty_stores.store(given.redis or str(path.with_suffix(".db")), given.seed, given.fault, **settings)
     if given.fault == "denying":
         faulty_stores.deny_begun()

@@ -61,7 +61,7 @@ class Deployment(ABC):
 
     def serve(self, port: int, *options: str, **settings: Any) -> RunningServer:
         """Start a process."""
-        leases = dict.fromkeys(("task_lease", "process_lease"), self.lease)
+        leases = dict.fromkeys(("task_lease", "idempotency_lease", "process_lease"), self.lease)
         given = [*options, *self.options]
         python = next(self._interpreters)
         return RunningServer(

@@ -73,7 +73,7 @@ class RunOutcomeUnknown(ProtocolError):
 
 class InProgress(Struct, tag="begun"):
     """A run is in progress, until its owner departs from the cluster. A run without an owner, or one that a process
-    without a cluster finds, has ended at the time `until`."""
+    without a cluster finds, has ended at the time `until`. Older releases know no owners: for them it ends then too."""
 
     asked: str
     by: str  # run id

@@ -145,6 +145,7 @@ class Ledger:
         self._find_task = find_task
         self._store = store
         self._ttl = settings.idempotency_ttl
+        self._lease = settings.idempotency_lease
         self._check_interval = settings.process_lease / _CHECKS_PER_LEASE
         self._wall_clock = wall_clock
         self._clock = clock
@@ -373,8 +374,10 @@ class Ledger:
     def _in_progress_entry(self, run: _Run) -> InProgress:
         """Return the entry for a run of this process. Without a cluster no other process shares the store, so a run
         that a process finds in a store that outlives processes has ended."""
-        run.owner = "" if self._cluster is None else self._cluster.name
-        until = 0.0 if self._cluster is None and self._store.lasting else self._expiry_of_run
+        if self._cluster is not None:
+            run.owner, until = self._cluster.name, self._wall_clock.now() + self._lease
+        else:
+            run.owner, until = "", 0.0 if self._store.lasting else self._expiry_of_run
         return InProgress(run.keyed_call.fingerprint, run.run_id, until, run.owner)
 
     @property
