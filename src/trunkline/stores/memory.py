@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Final
 
 from trunkline.clock import Clock, Timer, WallClock
-from trunkline.errors import MisuseError, StoreUnavailable
+from trunkline.errors import ConfigError, MisuseError, StoreUnavailable
 from trunkline.stores import validation
 from trunkline.stores.store import ABSENT, Changed, Held, Item, Lease, Put, Watch, Write, home
 from trunkline.stores.watches import Watchers
@@ -23,9 +23,14 @@ _QUEUE_SLACK: Final = 64  # stale queue entries that are tolerated, in addition 
 
 
 class MemoryStore:
-    """Store in the memory of this process."""
+    """Store in the memory of this process. Writes that would make its keys and values larger than `max_bytes` together
+    are refused; None: as large as the memory allows."""
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(self, *, clock: Clock | None = None, max_bytes: int | None = None) -> None:
+        if max_bytes is not None and max_bytes <= 0:
+            raise ConfigError(f"max_bytes is more than 0, or None, not {max_bytes}")
+        self._max_bytes = max_bytes
+        self._bytes = 0  # of all items; counted only if there is a limit
         self._clock: Clock = WallClock() if clock is None else clock
         self._open: bool | None = None  # None: not opened yet
         self._homes: dict[str, dict[str, Item]] = {}
@@ -107,6 +112,7 @@ class MemoryStore:
         if fence is not None:
             validation.check_lease_held(self._leases.get(fence.name), fence, now)
         self._check_versions(writes, now)
+        self._make_room(writes)
         self._last_version += 1
         self._write_all(writes)
         return self._last_version
@@ -118,10 +124,29 @@ class MemoryStore:
                 found = self._find(write.key, now)
                 validation.check_version(write, ABSENT if found is None else found.version)
 
+    def _make_room(self, writes: Sequence[Write]) -> None:
+        """Raise `StoreUnavailable` if the store would grow beyond its limit, even without its expired items."""
+        if self._max_bytes is None or self._bytes + self._growth(writes) <= self._max_bytes:
+            return
+        self._free_expired()
+        growth = self._growth(writes)
+        if growth > 0 and self._bytes + growth > self._max_bytes:
+            raise StoreUnavailable(
+                f"the store in memory is full: it holds {self._bytes} bytes of at most {self._max_bytes} (max_bytes)"
+            )
+
+    def _growth(self, writes: Sequence[Write]) -> int:
+        """Return the bytes by which the store grows with some writes to one home."""
+        items = self._homes.get(home(writes[0].key), _EMPTY_HOME) if writes else _EMPTY_HOME
+        added = sum(_size(write.key, write.value) for write in writes if isinstance(write, Put))
+        return added - sum(_size(write.key, items[write.key].value) for write in writes if write.key in items)
+
     def _write_all(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one home under the last version."""
         at = home(writes[0].key)
         items = self._homes.setdefault(at, {})
+        if self._max_bytes is not None:
+            self._bytes += self._growth(writes)
         for write in writes:
             self._write(items, write)
         if not items:
@@ -150,6 +175,7 @@ class MemoryStore:
         )
         if isinstance(granted, Lease):
             self._check_versions(writes, now)
+            self._make_room(writes)
             self._last_version += 1
             self._leases[name] = granted
             self._schedule_sweep()
@@ -196,17 +222,23 @@ class MemoryStore:
     def _run_sweep(self) -> None:
         """Free the memory of expired items and leases."""
         self._sweep_timer = None
-        now, before = self._clock.now(), len(self._homes)
-        while self._queue and self._queue[0][0] <= now:
-            due, key = heapq.heappop(self._queue)
-            if self._queued_expiry.get(key) == due:
-                del self._queued_expiry[key]
-                self._expire(key, now)
+        before = len(self._homes)
+        now = self._free_expired()
         self._leases = {name: lease for name, lease in self._leases.items() if lease.expires > now}
         if len(self._homes) < before / 2:  # dictionaries do not shrink on deletion
             self._homes, self._queued_expiry = dict(self._homes), dict(self._queued_expiry)
         if self._queue or self._leases:
             self._schedule_sweep()
+
+    def _free_expired(self) -> float:
+        """Delete expired items; return the time."""
+        now = self._clock.now()
+        while self._queue and self._queue[0][0] <= now:
+            due, key = heapq.heappop(self._queue)
+            if self._queued_expiry.get(key) == due:
+                del self._queued_expiry[key]
+                self._expire(key, now)
+        return now
 
     def _expire(self, key: str, now: float) -> None:
         """Delete an expired item, or queue it again if its expiry was extended."""
@@ -218,8 +250,14 @@ class MemoryStore:
             self._queue_expiry(key, item.expires)
             return
         del items[key]
+        if self._max_bytes is not None:
+            self._bytes -= _size(key, item.value)
         if not items:
             del self._homes[home(key)]
+
+
+def _size(key: str, value: bytes) -> int:
+    return len(key) + len(value)
 
 
 _EMPTY_HOME: Final[dict[str, Item]] = {}

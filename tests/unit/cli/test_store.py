@@ -31,6 +31,7 @@ from trunkline.stores.store import Put, Store
 ROOT = Path(__file__).parents[3]
 MANUAL = ROOT / "docs/how-to/stores.md"
 DESIGN = ROOT / "docs/design/stores.md"
+EARLIER = ROOT / "tests/spec/stored_records/separate_leases.json"
 FOUNDING_RECORD = {
     "id": "s-1",
     "created_at": 1_700_000_000_000,
@@ -222,6 +223,19 @@ async def test_log_of_a_killed_process_is_read(path: Path, tmp_path: Path) -> No
     await store.close()
     done = await trunkline("store", "stats", "--json", str(copy))
     assert json.loads(done.out)["items"] == 1
+
+
+async def test_records_of_an_earlier_release_are_known(path: Path) -> None:
+    found = json.loads(EARLIER.read_text("utf-8"))
+    await put(SqliteStore(path), *(Put(item["key"], item["value"].encode("latin-1")) for item in found["items"]))
+    check = await trunkline("store", "check", str(path))
+    export = await trunkline("store", "export", str(path))
+    assert (check.status, check.err) == (0, "")
+    assert f"ok       records: {len(found['items'])} items" in check.out
+    assert {"session", "task", "task mark", "idempotency entry"} <= {
+        json.loads(line).get("kind") for line in export.out.splitlines()
+    }
+    assert found["ids"]["session"] not in export.out
 
 
 # --- damaged stores ----------------------------------------------------------------------------------
