@@ -298,7 +298,7 @@ class ServerRuntime:
             cluster=cluster,
             cluster_notifications=self._make_notification_fanout(durable_sessions, cluster, clock),
             get_ledger=self._get_ledger,
-            shared_semaphores=self._make_shared_semaphores(lasting, wall),
+            shared_semaphores=self._make_shared_semaphores(lasting, wall, cluster),
             get_lifespan_value=lambda: None if components.lifespan is None else components.lifespan.value,
         )
 
@@ -366,13 +366,16 @@ class ServerRuntime:
             store, bus, lease_ttl=seconds, clock=clock, wall=wall_clock, observers=self._components.observers
         )
 
-    def _make_shared_semaphores(self, store: "Store | None", wall_clock: Clock) -> "SharedSemaphores | None":
-        """Make the semaphores for tools with a concurrency limit across processes, if the store can be shared."""
-        if store is None:
+    def _make_shared_semaphores(
+        self, store: "Store | None", wall_clock: Clock, cluster: "Cluster | None"
+    ) -> "SharedSemaphores | None":
+        """Make the semaphores for tools with a concurrency limit across processes, if processes share the store."""
+        if store is None or cluster is None:
             return None
         from trunkline.server.limits.shared_semaphore import SharedSemaphores
 
-        return SharedSemaphores(store, wall_clock, self._catalog.info.name, self._catalog.settings.process_lease)
+        name, process_lease = self._catalog.info.name, self._catalog.settings.process_lease
+        return SharedSemaphores(store, wall_clock, name, cluster, process_lease)
 
     def _make_notification_fanout(
         self, durable_sessions: "DurableSessions | None", cluster: "Cluster | None", clock: Clock

@@ -26,7 +26,7 @@ class RuntimeServices(LoopResources, frozen=True, kw_only=True):
     durable_sessions: "DurableSessions | None" = None  # where sessions outlive the process
     cluster: "Cluster | None" = None  # where processes share a store with a bus
     cluster_notifications: "ClusterNotifications | None" = None  # where sessions outlive the process
-    shared_semaphores: "SharedSemaphores | None" = None  # where processes can share the store
+    shared_semaphores: "SharedSemaphores | None" = None  # where processes share a store with a bus
     get_lifespan_value: "Callable[[], Any]"
 
     @property

@@ -7,25 +7,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.connections import until
 from tests.limits import PATIENCE
+from tests.unit.server.cluster.clusters import SECONDS, Member
 
 from trunkline import Server
 from trunkline.clock import Clock, WallClock
 from trunkline.errors import Refusal
+from trunkline.server.cluster.membership import evict_process
+from trunkline.server.cluster.messages import EVICTED
 from trunkline.server.limits.local_semaphore import ConcurrencyLimit, TooManyCalls
 from trunkline.server.limits.shared_semaphore import Permit, SharedSemaphore, SharedSemaphores, scan_all
+from trunkline.stores.shared_values import load_identity
 from trunkline.stores.sqlite.store import SqliteStore
-from trunkline.testing import ManualClock, RawPeer
-
-LEASE = 5.0
+from trunkline.stores.store import Put
+from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
 class Process:
     """One process's handle of a tool."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        self.store = SqliteStore(path, clock=clock, watch_every=0.005, synchronous="NORMAL")
-        self.slots = SharedSemaphores(self.store, clock, "server", LEASE)
+        self.store = FaultyStore(SqliteStore(path, clock=clock, watch_every=0.005, synchronous="NORMAL"))
+        self.member = Member(self.store, clock)
+        self.slots = SharedSemaphores(self.store, clock, "server", self.member.cluster, SECONDS)
+
+    async def open(self) -> None:
+        await self.store.open()
+        await load_identity(self.store, 0.0)  # as in a deployment that is older than a lease
+        await self.member.cluster.join()
+
+    async def evict(self, other: "Process") -> None:
+        """Evict another process that lives, and does not notice it while its renewals are held."""
+        cluster, name = self.member.cluster, other.member.name
+        await evict_process(self.store, name, cluster.name, PATIENCE, known_dead=True)
+        other.member.cluster.send(cluster.name, EVICTED, name.encode())
+        await until(lambda: name not in cluster.peers)
 
     def turns(self, most: int, longest: int = 64, tool: str = "tool") -> SharedSemaphore:
         return self.slots.semaphore_for(ConcurrencyLimit(tool, most, longest))
@@ -48,12 +65,13 @@ async def process(tmp_path: Path) -> AsyncIterator[Begin]:
 
     async def begin(clock: Clock | None = None) -> Process:
         made.append(Process(tmp_path / "shared.db", clock or WallClock()))
-        await made[-1].store.open()
+        await made[-1].open()
         return made[-1]
 
     yield begin
     for one in made:
         await one.slots.close()
+        await one.member.cluster.leave()
         await one.store.close()
 
 
@@ -140,7 +158,7 @@ async def test_rejected_process_does_not_block_itself_later(process: Begin) -> N
         waiting = asyncio.create_task(other.turns(1).acquire())
         await one.wait_for_queue()
         waiting.cancel()
-        one.slots.run_in_background(one.turns(1)._release_permit(turn))
+        one.slots.delete_later(turn.key, turn.holder_id, turn.version)
         await settled(one)
         other.turns(1).release(await asyncio.wait_for(other.turns(1, 0).acquire(), PATIENCE))
         await settled(other)
@@ -149,7 +167,7 @@ async def test_rejected_process_does_not_block_itself_later(process: Begin) -> N
 @pytest.mark.row("T18")
 async def test_semaphores_are_per_tool_and_server(process: Begin) -> None:
     one = await process()
-    other = SharedSemaphores(one.store, WallClock(), "another server", LEASE)
+    other = SharedSemaphores(one.store, WallClock(), "another server", one.member.cluster, SECONDS)
     apart = [one.turns(1), one.turns(1, tool="another tool"), other.semaphore_for(ConcurrencyLimit("tool", 1, 64))]
     taken = [await asyncio.wait_for(turns.acquire(), PATIENCE) for turns in apart]
     for turns, turn in zip(apart, taken, strict=True):
@@ -158,64 +176,130 @@ async def test_semaphores_are_per_tool_and_server(process: Begin) -> None:
 
 
 @pytest.mark.row("T18")
-async def test_permits_of_dead_process_expire(process: Begin) -> None:
-    alive = ManualClock()
-    dead, other = await process(ManualClock()), await process(alive)
-    await dead.turns(1).acquire()
-    waiting = asyncio.create_task(other.turns(1).acquire())
-    await other.wait_for_queue()
-    while alive.now() < 1000 + LEASE - 0.2:
-        alive.advance(0.1)
-        await asyncio.sleep(0)
-    assert len(await other.taken()) == 1
-    assert not waiting.done()
-    async with asyncio.timeout(PATIENCE):
-        while not waiting.done():
-            alive.advance(0.1)
-            await asyncio.sleep(0.001)
+@pytest.mark.parametrize("waits", [True, False])
+async def test_permits_of_killed_process_are_free_at_once(process: Begin, waits: bool) -> None:
+    killed, other = await process(), await process()
+    await killed.turns(2).acquire()
+    await killed.turns(2).acquire()
+    if not waits:
+        await killed.member.die_silently()
+    waiting = [asyncio.create_task(other.turns(2).acquire()) for _ in range(2)]
+    if waits:
+        await other.wait_for_queue()
+        await killed.member.die_silently()
+    async with asyncio.timeout(PATIENCE / 4):  # less than a third of the lease: no timer of the semaphore helps
+        await asyncio.gather(*waiting)
 
 
 @pytest.mark.row("T18")
-async def test_long_call_renews_its_permit(process: Begin) -> None:
-    clock = ManualClock()
-    one, other = await process(clock), await process(clock)
+async def test_ticket_of_killed_process_blocks_no_process(process: Begin) -> None:
+    killed, one, other = await process(), await process(), await process()
     turn = await one.turns(1).acquire()
-    for _ in range(20):
-        clock.advance(LEASE / 2)
-        await settled(one)
-    with pytest.raises(TooManyCalls):
-        await other.turns(1, 0).acquire()
+    waiting = asyncio.create_task(killed.turns(1).acquire())
+    await one.wait_for_queue()
+    last = asyncio.create_task(other.turns(1).acquire())
+    await one.wait_for_queue(2)
+    await killed.member.die_silently()
+    killed.store.fail()
     one.turns(1).release(turn)
-    await settled(one)
-    await asyncio.wait_for(other.turns(1, 0).acquire(), PATIENCE)
+    await asyncio.wait_for(last, PATIENCE)
+    waiting.cancel()
 
 
 @pytest.mark.row("T18")
-async def test_paused_process_does_not_release_foreign_permit(process: Begin) -> None:
-    slow, clock = ManualClock(), ManualClock()
-    sleeper, other = await process(slow), await process(clock)
-    mine = await sleeper.turns(1).acquire()
-    clock.advance(LEASE + 1)
+async def test_permits_and_tickets_are_not_renewed(process: Begin) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    one, other = await process(clock), await process(clock)
+    await one.turns(1).acquire()
+    waiting = asyncio.create_task(other.turns(1).acquire())
+    await one.wait_for_queue()
+    before = await scan_all(one.store, "tool/")
+    for _ in range(6):
+        for each in (one, other):
+            await each.member.beat(SECONDS / 12)
+    assert await scan_all(one.store, "tool/") == before
+    assert not waiting.done()
+
+
+@pytest.mark.row("T18")
+async def test_evicted_process_does_not_release_foreign_permit(process: Begin) -> None:
+    paused, other = await process(), await process()
+    mine = await paused.turns(1).acquire()
+    paused.store.hold("renew")
+    await other.evict(paused)
     theirs = await asyncio.wait_for(other.turns(1).acquire(), PATIENCE)
-    slow.advance(LEASE + 1)
-    await settled(sleeper)
-    assert mine.lost
-    sleeper.turns(1).release(mine)
-    await settled(sleeper)
+    paused.turns(1).release(mine)
+    await settled(paused)
     assert await other.taken() == [theirs.key]
 
 
 @pytest.mark.row("T18")
-async def test_paused_process_reacquires_free_permit(process: Begin) -> None:
-    slow, clock = ManualClock(), ManualClock()
-    sleeper, other = await process(slow), await process(clock)
-    mine = await sleeper.turns(1).acquire()
-    clock.advance(LEASE + 1)
-    assert await other.taken() == []
-    slow.advance(LEASE + 1)
-    await settled(sleeper)
-    assert not mine.lost
-    assert await other.taken() == [mine.key]
+async def test_evicted_process_drops_its_permit_and_its_ticket(process: Begin) -> None:
+    one, other = await process(), await process()
+    former = one.member.name
+    mine = await one.turns(1).acquire()
+    waiting = asyncio.create_task(one.turns(1).acquire())
+    await other.wait_for_queue()
+    await other.evict(one)
+    await until(lambda: one.member.name != former)
+    again = await asyncio.wait_for(waiting, PATIENCE)  # under its new name
+    assert (mine.owner, again.owner) == (former, one.member.name)
+    one.turns(1).release(mine)
+    await settled(one)
+    [item] = await scan_all(one.store, "tool/")
+    assert item.value == again.holder_id
+
+
+@pytest.mark.row("T18")
+async def test_permit_of_an_older_release_is_held_until_it_expires(process: Begin) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    one = await process(clock)
+    key = f"{one.turns(1)._permit_prefix}000000"
+    await one.store.commit([Put(key, b"0123456789abcdef-0", clock.now() + 5.0)])
+    with pytest.raises(TooManyCalls):
+        await one.turns(1, 0).acquire()
+    waiting = asyncio.create_task(one.turns(1).acquire())
+    await one.wait_for_queue()
+    clock.advance(4.9)
+    assert await one.taken() == [key]
+    clock.advance(0.2)
+    await asyncio.wait_for(waiting, PATIENCE)
+
+
+@pytest.mark.row("T18")
+async def test_permit_is_released_after_a_store_outage(process: Begin) -> None:
+    one = await process()
+    turn = await one.turns(1).acquire()
+    fault = one.store.fail("commit", key="tool/")
+    one.turns(1).release(turn)
+    await fault.reached.wait()
+    fault.lift()
+    await settled(one)
+    assert await scan_all(one.store, "tool/") == []
+
+
+@pytest.mark.row("T18")
+async def test_unconfirmed_permit_is_deleted(process: Begin) -> None:
+    one = await process()
+    one.store.fail("commit", key="tool/", done=True, times=1)
+    with pytest.raises(Refusal, match="try again later"):
+        await one.turns(1).acquire()
+    await settled(one)
+    assert await scan_all(one.store, "tool/") == []
+
+
+@pytest.mark.row("T18")
+async def test_check_of_owners_is_repeated_after_a_store_outage(process: Begin) -> None:
+    killed, other = await process(), await process()
+    await killed.turns(1).acquire()
+    fault = other.store.fail("acquire")
+    await killed.member.die_silently()
+    waiting = asyncio.create_task(other.turns(1).acquire())
+    await fault.reached.wait()
+    await other.wait_for_queue()
+    fault.lift()
+    other.turns(1).check_owners()
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 @pytest.mark.row("T18")
