@@ -159,7 +159,7 @@ class SharedSemaphore:
         """Return a permit: pass it to the next call of this process, or release it for other processes."""
         semaphores = self._semaphores
         recent = semaphores.wall_clock.now() - permit.acquired_at < _LOCAL_HANDOVER
-        if not (recent and permit.owner == semaphores.cluster.name and self._queue.grant(permit)):
+        if not (recent and semaphores.cluster.is_own_name(permit.owner) and self._queue.grant(permit)):
             semaphores.delete_later(permit.key, permit.holder_id, permit.version)
 
     def check_owners(self) -> None:
@@ -244,7 +244,7 @@ class SharedSemaphore:
             for key in (f"{self._permit_prefix}{each:06}" for each in range(self._limit.max_concurrency))
             if key not in held
         ]
-        owner = semaphores.cluster.name
+        owner = await semaphores.cluster.confirm_name()  # peers delete the permits of an evicted name
         acquired = [
             Permit(key, semaphores.new_holder_id(), owner, ABSENT, now)
             for key in secrets.SystemRandom().sample(free, number)

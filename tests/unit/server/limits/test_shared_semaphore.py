@@ -251,6 +251,17 @@ async def test_evicted_process_drops_its_permit_and_its_ticket(process: Begin) -
 
 
 @pytest.mark.row("T18")
+async def test_process_that_may_be_evicted_acquires_no_permit(process: Begin) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    one = await process(clock)
+    one.store.fail("renew")
+    clock.advance(SECONDS)
+    with pytest.raises(Refusal, match="try again later"):
+        await one.turns(1).acquire()
+    assert await one.taken() == []
+
+
+@pytest.mark.row("T18")
 async def test_permit_of_an_older_release_is_held_until_it_expires(process: Begin) -> None:
     clock = ManualClock(start=1_000_000.0)
     one = await process(clock)
