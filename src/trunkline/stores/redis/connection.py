@@ -5,6 +5,7 @@ send from synchronous code. Its parser, hiredis, is used.
 """
 
 import asyncio
+import re
 import socket
 import ssl
 from collections import deque
@@ -33,6 +34,14 @@ NO_REPLY: Final = object()
 _INCOMPLETE: Final = object()
 _PUSH_KINDS: Final = {b"message", b"pmessage"}
 _ACCESS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR ACL", "ERR invalid DB", "ERR DB index")
+_ADVICE: Final = {
+    "OOM": "raise its maxmemory, or delete other data",
+    "MISCONF": "it cannot save to its disk: its log has the reason",
+    "READONLY": "it is a replica: use the address of the master, or those of the sentinels",
+    "NOREPLICAS": "fewer replicas than min-replicas-to-write are connected: restore them",
+    "LOADING": "it is starting: wait until it has read its data",
+}
+_REFUSAL: Final = re.compile(rf"\b({'|'.join(_ADVICE)})\b")
 
 
 class ReplyError(Exception):
@@ -189,7 +198,9 @@ def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
         return StoreUnusable("the store is on a Redis Cluster, which is not supported; one Redis is, or sentinels")
     if message.startswith(_ACCESS_ERRORS):
         return StoreUnusable(f"Redis denies access: {message}")
-    return StoreUnavailable(f"Redis refused the command: {message}")
+    found = _REFUSAL.search(message)
+    advice = f"; {_ADVICE[found[0]]}" if found is not None else ""
+    return StoreUnavailable(f"Redis refused the command: {message.rstrip(' .')}{advice}")
 
 
 async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeout: float) -> RedisEndpoint:
