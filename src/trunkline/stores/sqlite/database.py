@@ -190,11 +190,10 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str
         version = schema_version(connection)
         if version > len(migrations):
             raise _newer_error(path, version, len(migrations))
-        if version < len(migrations):  # a file that is up to date is not written: its disk may be full
-            for statement in ";".join(migrations[version:]).split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={len(migrations)}")
+        for statement in ";".join(migrations[version:]).split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")  # at each opening: is the file writable?
+        connection.execute(f"PRAGMA user_version={len(migrations)}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
