@@ -204,6 +204,12 @@ async def test_lease_is_held_by_the_process_name_for_the_life_of_the_record(depl
     assert result["structuredContent"] == {"result": "by run 1"}
 
 
+async def test_lease_of_a_record_without_expiry_lasts_for_years(deployment: Deployment) -> None:
+    process = await deployment.start()
+    record = await process.record(await process.create())
+    assert process.tasks.leases.ttl_of(replace(record, expires_at=None)) > 365 * 86400
+
+
 async def test_recovery_leaves_own_tasks_alone(deployment: Deployment) -> None:
     process = await deployment.start()
     task = await process.create()
@@ -389,7 +395,9 @@ async def test_departure_during_a_scan_causes_another(deployment: Deployment) ->
     deployment.clock.advance(0.1)
     await turns()
     pause.lift()
-    await deployment.passes(lambda: len(second.begun) == 2)
+    began = deployment.clock.now()
+    await deployment.passes(lambda: len(second.begun) == 2, step=1e-3)
+    assert deployment.clock.now() - began < LEASE / 3
 
 
 async def test_shutdown_releases_leases_at_once(deployment: Deployment) -> None:
