@@ -28,6 +28,8 @@ SCRIPT = """
 
     server = Server("attacked", store=SqliteStore(options["store"]) if options["store"] else None)
 
+    opened = []  # servers, which a collection of garbage would close
+
     @server.tool
     async def waits() -> str:
         await asyncio.sleep(0.001)
@@ -45,8 +47,8 @@ SCRIPT = """
                 transport.write(bytes(1 << 24))
             def pause_writing(self):
                 raise RuntimeError("cannot pause")
-        broken = await asyncio.get_running_loop().create_server(Broken, "127.0.0.1", 0)
-        return str(broken.sockets[0].getsockname()[1])
+        opened.append(await asyncio.get_running_loop().create_server(Broken, "127.0.0.1", 0))
+        return str(opened[-1].sockets[0].getsockname()[1])
 
     server.run("http", port=0, **({"workers": 2} if options["workers"] else {}))
 """

@@ -25,6 +25,7 @@ from trunkline.protocol.error_kinds import KINDS, KINDS_BY_NAME, ErrorKind, Repo
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import ModelPreferences
 from trunkline.registry.templates import UriTemplate
+from trunkline.stores.memory import MemoryStore
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 from trunkline.transports.channel import MessageOrigin
 from trunkline.wire.messages import Malformed
@@ -183,6 +184,12 @@ def test_every_error_class_has_known_kind() -> None:
 # --- a server with a cause for each kind --------------------------------------------------------------------------
 
 
+class LastingStore(MemoryStore):
+    """A store that outlives its process and has no bus, so its leases have to be renewed."""
+
+    lasting = True  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
 class ErrorServer:
     """A server with a cause for each kind, and the peers that trigger them."""
 
@@ -191,7 +198,14 @@ class ErrorServer:
         self.observer = RecordingObserver()
         self.began = asyncio.Event()
         settings = Settings(max_text=20, max_binary=10, max_file=10, page_size=1, cursor_lifetime=60, max_tasks=1)
-        self.server = Server("t", observers=[self.observer], clock=self.clock, settings=settings, logging=False)
+        self.server = Server(
+            "t",
+            observers=[self.observer],
+            clock=self.clock,
+            settings=settings,
+            logging=False,
+            store=LastingStore(clock=self.clock),
+        )
         self._add_tools()
         self._add_prompts()
         self._add_resources()
