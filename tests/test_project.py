@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/trunkline"
 MAX_PACKAGES = 3
 
-LOWEST_LAYER = {"errors", "config", "facts", "clock", "fdlimit", "backlog", "version"}
+LOWEST_LAYER = {"errors", "config", "facts", "findings", "clock", "fdlimit", "backlog", "version"}
 SEAMS = {
     "transports.channel",
     "transports.http.session.event_store",
@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "facts": set(),
+    "findings": set(),
     "clock": set(),
     "fdlimit": set(),
     "backlog": {"fdlimit"},

@@ -9,9 +9,9 @@ from tests.authorization.test_profiles import UNTOLD, protected
 from trunkline import Settings
 from trunkline.auth import Jwt
 from trunkline.auth.doctor.examine import HOPS, examine
-from trunkline.auth.doctor.report import Finding
 from trunkline.auth.fetch import Egress
 from trunkline.auth.ssrf import EgressPolicy
+from trunkline.findings import Finding
 
 
 async def look(url: str) -> list[Finding]:

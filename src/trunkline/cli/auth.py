@@ -9,12 +9,13 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from trunkline.auth.doctor.report import Finding, first_failed, strip_query
+from trunkline.auth.doctor.report import first_failed, strip_query
 from trunkline.cli import printing
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, Commands, print_help_by_default
 from trunkline.cli.printing import escape_control_characters
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
+from trunkline.findings import Finding
 from trunkline.wire.codec import to_json
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from trunkline.auth.doctor.report import Finding, FindingVerdict
 from trunkline.errors.text import printable
+from trunkline.findings import Finding, Verdict
 
 __all__ = ["escape_control_characters", "print_findings"]
 
 Write = Callable[[str, str, str], None]  # the margin, its style, the text
 
-_STYLES: Final[dict[FindingVerdict, str]] = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+_STYLES: Final[dict[Verdict, str]] = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 _MARGIN: Final = max(map(len, _STYLES)) + 2
 
 

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trunkline.auth.doctor.report import Finding
 from trunkline.cli import printing
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, Commands, print_help_by_default
 from trunkline.errors import ConfigError, Conflict, StoreError, StoreUnusable
+from trunkline.findings import Finding
 from trunkline.wire.codec import DecodeError, json_decoder, to_json
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ def add_store_commands(commands: Commands) -> None:
     print_help_by_default(parser)
 
 
-def _add_command(commands: Commands, name: str, run: "Run", about: str, examples: str) -> argparse.ArgumentParser:
+def _add_command(
+    commands: Commands, name: str, run: "Run", about: str, examples: str, *, json: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a subcommand. `json` says what its option `--json` prints; None: it has none."""
     summary = about.partition(". ")[0]
     parser = commands.add_parser(name, help=summary[0].lower() + summary[1:], description=textwrap.fill(about, _WIDTH))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -66,6 +69,8 @@ def _add_command(commands: Commands, name: str, run: "Run", about: str, examples
         help="path of a SQLite file, a Redis URL, or env:NAME for the environment variable that holds it",
     )
     parser.add_argument("--prefix", default="trunkline:", help="prefix of a store on Redis (trunkline:)")
+    if json is not None:
+        parser.add_argument("--json", action="store_true", help=f"print {json} as one line of JSON")
     parser.set_defaults(run=partial(_run, run))
     return parser
 
@@ -134,8 +139,7 @@ async def _opened(reader: "StoreReader") -> "AsyncGenerator[StoreReader]":
 def _add_check(commands: Commands) -> None:
     about = "Check that a store is intact. Reads everything, changes nothing, and may run while servers use the store."
     examples = "  trunkline store check state.db\n  trunkline store check --json env:STORE_URL\n"
-    parser = _add_command(commands, "check", _run_check, about, examples)
-    parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")
+    _add_command(commands, "check", _run_check, about, examples, json="the findings")
 
 
 async def _run_check(options: argparse.Namespace) -> int:
@@ -214,9 +218,8 @@ def _add_migrate(commands: Commands) -> None:
         "need all servers to be stopped; then it says so and does nothing."
     )
     examples = "  trunkline store migrate --dry-run state.db\n  trunkline store migrate state.db\n"
-    parser = _add_command(commands, "migrate", _run_migrate, about, examples)
+    parser = _add_command(commands, "migrate", _run_migrate, about, examples, json="the outcome")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    parser.add_argument("--json", action="store_true", help="print the outcome as one line of JSON")
 
 
 async def _run_migrate(options: argparse.Namespace) -> int:
@@ -288,8 +291,7 @@ def _migration_lines(pending: list[str], old: int, skipped: int, would: str) -> 
 def _add_stats(commands: Commands) -> None:
     about = "Show what a store holds. Counts items, bytes and owners by kind; owners are not named."
     examples = "  trunkline store stats state.db\n  trunkline store stats --json redis://localhost\n"
-    parser = _add_command(commands, "stats", _run_stats, about, examples)
-    parser.add_argument("--json", action="store_true", help="print the figures as one line of JSON")
+    _add_command(commands, "stats", _run_stats, about, examples, json="the figures")
 
 
 async def _run_stats(options: argparse.Namespace) -> int:
@@ -435,9 +437,8 @@ def _export_lease(lease: "Lease", *, include_secrets: bool) -> dict[str, Any]:
 def _add_backup(commands: Commands) -> None:
     about = "Copy a SQLite store to a new file. Servers may use the store meanwhile; the copy is of one moment."
     examples = "  trunkline store backup state.db /backups/state-2026-11-17.db\n"
-    parser = _add_command(commands, "backup", _run_backup, about, examples)
+    parser = _add_command(commands, "backup", _run_backup, about, examples, json="the outcome")
     parser.add_argument("file", metavar="FILE", help="the copy; it must not exist yet")
-    parser.add_argument("--json", action="store_true", help="print the outcome as one line of JSON")
 
 
 async def _run_backup(options: argparse.Namespace) -> int:

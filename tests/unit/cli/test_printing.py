@@ -2,8 +2,8 @@
 
 import pytest
 
-from trunkline.auth.doctor.report import Finding
 from trunkline.cli import printing
+from trunkline.findings import Finding
 
 
 def test_untrusted_text_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:

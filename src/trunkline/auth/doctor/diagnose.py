@@ -10,12 +10,13 @@ from msgspec import Struct
 from trunkline.auth import challenge as challenges
 from trunkline.auth.challenge import Challenge
 from trunkline.auth.doctor.probe import UNAUTHORIZED, ProbeResponse
-from trunkline.auth.doctor.report import Finding, strip_query
+from trunkline.auth.doctor.report import strip_query
 from trunkline.auth.fetch import FetchResponse
 from trunkline.auth.jose import KeySet, MalformedJws
 from trunkline.auth.metadata import AssumedMetadata, ResourceMetadata, ServerMetadata, canonical_resource
 from trunkline.auth.urls import is_loopback, origin_of, safe_text
 from trunkline.errors import AuthorizationFailed, TransportError
+from trunkline.findings import Finding
 from trunkline.wire import codec
 
 __all__ = [

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from trunkline.auth import discovery
 from trunkline.auth.doctor import diagnose
 from trunkline.auth.doctor.probe import ProbeResponse, ServerProbe, open_probe
-from trunkline.auth.doctor.report import Finding
 from trunkline.auth.fetch import Egress, FetchResponse
 from trunkline.auth.metadata import (
     AssumedMetadata,
@@ -26,6 +25,7 @@ from trunkline.auth.metadata import (
 )
 from trunkline.auth.urls import safe_text
 from trunkline.errors import AuthorizationFailed, TransportError
+from trunkline.findings import Finding
 
 __all__ = ["HOPS", "examine"]
 

@@ -1,27 +1,10 @@
 """Findings of the authorization doctor."""
 
 from collections.abc import Iterable
-from typing import Literal
 
-from msgspec import Struct
+from trunkline.findings import Finding
 
-__all__ = ["Finding", "FindingVerdict", "first_failed", "strip_query"]
-
-FindingVerdict = Literal["ok", "warning", "failed", "skipped"]
-
-
-class Finding(Struct, frozen=True):
-    """One finding: the hop, its verdict, and what was observed.
-
-    A warning or failure names the violated clause and a fix. `skipped` marks a hop that was not tried because an
-    earlier one failed.
-    """
-
-    hop: str
-    verdict: FindingVerdict
-    seen: str
-    clause: str = ""
-    mend: str = ""
+__all__ = ["first_failed", "strip_query"]
 
 
 def first_failed(findings: Iterable[Finding]) -> Finding | None:

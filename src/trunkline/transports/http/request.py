@@ -117,8 +117,8 @@ class DetachedTransport(NamedTuple):
 class HttpHead:
     """The head of a request: its method, target and headers.
 
-    A client that sends the same head again gets the same object, so an application can keep in `route` what it has
-    decided from the head alone.
+    The requests of a connection that repeat a head share one object, so an application can keep in `route` what it
+    has decided from the head alone.
     """
 
     __slots__ = ("headers", "method", "path", "query", "repeated", "route", "view")

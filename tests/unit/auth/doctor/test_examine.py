@@ -28,9 +28,10 @@ from trunkline import Settings
 from trunkline.auth.doctor import diagnose
 from trunkline.auth.doctor.examine import HOPS, examine
 from trunkline.auth.doctor.probe import ProbeResponse
-from trunkline.auth.doctor.report import Finding, first_failed
+from trunkline.auth.doctor.report import first_failed
 from trunkline.auth.fetch import Egress
 from trunkline.auth.ssrf import EgressPolicy
+from trunkline.findings import Finding
 
 HTML = "<!doctype html><title>Sign in</title>"
 DISCOVERY = "MCP authorization, Protected Resource Metadata Discovery Requirements"
