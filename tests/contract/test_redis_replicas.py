@@ -11,7 +11,8 @@ from tests.contract.valkey import Valkey, sentinel, started
 from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, Conflict, Fenced, StoreUnavailable
-from trunkline.stores.redis.store import RedisStore
+from trunkline.stores.redis.connection import NO_REPLY
+from trunkline.stores.redis.store import MAX_PATIENCE, RedisStore
 from trunkline.stores.store import ABSENT, Lease, Put
 
 KEY = "session/1/state"
@@ -65,6 +66,27 @@ async def test_write_without_enough_replicas_is_not_acknowledged(start: Start) -
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 2
     assert (await store.get(KEY)) is not None  # reads need no replica
     await store.close()
+
+
+async def test_unconfirmed_write_fails_when_its_connection_ends(start: Start) -> None:
+    master = start("master")
+    store = RedisStore(master.url, replicas=1, patience=MAX_PATIENCE)
+    await store.open()
+    writing = asyncio.ensure_future(store.commit([Put(KEY, b"written")]))
+    with master.client() as client:
+        await until(lambda: client.hget("trunkline:{session/1}:v", "/state") == b"written")
+    await settle(store)
+    master.kill()
+    with pytest.raises(StoreUnavailable, match="unknown whether"):
+        await asyncio.wait_for(writing, MAX_PATIENCE / 2)
+    await store.close()
+
+
+async def settle(store: RedisStore) -> None:
+    """Wait until the reply to a write has arrived, which is not confirmed yet."""
+    client = store._client
+    assert client is not None
+    await until(lambda: bool(client._unconfirmed) and client._unconfirmed[0][1][0].reply is not NO_REPLY)
 
 
 async def test_refusals_are_the_same_with_replicas(start: Start) -> None:

@@ -16,12 +16,15 @@ from tests.spec.stored_records.library import (
     HERE,
     SESSION,
     WORKING,
+    fill,
     make_server,
     post,
+    read_all,
     tool,
     wait_until_ended,
 )
 
+from trunkline import Settings
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Put
 from trunkline.transports.addresses import parse_address
@@ -75,6 +78,21 @@ async def restarted(name: str, folder: Path) -> AsyncIterator[Restarted]:
         yield Restarted(parse_address(listener.address).port, found["ids"])
     finally:
         await server.aclose()
+
+
+async def test_call_in_progress_ends_for_older_releases(tmp_path: Path) -> None:
+    """They know no owners: without an end they would wait for a process that was killed."""
+    store, held = SqliteStore(tmp_path / "store"), asyncio.Event()
+    server = make_server(store, held)
+    listener = await server.listen("http://127.0.0.1:0/mcp")
+    try:
+        await fill(parse_address(listener.address).port, held)
+        entries = [json.loads(item["value"]) for item in await read_all(store) if "/once/" in item["key"]]
+    finally:
+        await server.aclose()
+    [entry] = [entry for entry in entries if entry["type"] == "begun"]
+    assert entry["owner"]
+    assert entry["until"] <= time.time() + Settings().idempotency_lease
 
 
 RELEASES = sorted(file.stem for file in HERE.glob("*.json"))

@@ -302,6 +302,7 @@ def test_route_of_known_head_is_kept_for_other_lengths() -> None:
 OTHERS = {
     "another method": (b"POST", b"PUT"),
     "another field before the length": (b"host: localhost", b"host: other"),
+    "another field of the same size before the length": (b"host: localhost", b"host: elsewhere"),
     "another field behind the length": (b"x: y", b"x: z"),
     "one more field": (b"x: y", b"x: y\r\nx: y"),
     "a sign": (b"Length: 5", b"Length: +5"),

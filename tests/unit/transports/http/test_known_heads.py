@@ -50,6 +50,7 @@ async def test_each_request_is_authenticated() -> None:
     ("change", "status"),
     [
         ({"host": "evil.example"}, 403),
+        ({"host": "evil.host"}, 403),  # of the same size
         ({"origin": "https://evil.example"}, 403),
         ({"accept": "text/html"}, 406),
         ({"content_type": "text/plain"}, 415),
