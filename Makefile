@@ -6,7 +6,7 @@
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
-#   make chaos   servers are killed, stopped and cut off under 200 clients, time and again (DEPLOYMENT=all, file, workers, valkey or sentinel;
+#   make chaos   servers are killed, stopped, cut off and worse under 200 clients, time and again (DEPLOYMENT=all, file, workers, valkey or sentinel;
 #                SEED=…, CLIENTS=…, ROUNDS=…)
 #   make test-upgrade BASE=<commit>    the same with every other process of an older release, on one store
 #   make conformance, make conformance-old    the official suite, scenario by scenario; the second is suite 0.1.16

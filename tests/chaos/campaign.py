@@ -11,14 +11,14 @@ from msgspec import Struct
 from tests.chaos.campaign_log import PATIENCE, CampaignLog
 from tests.chaos.client_player import ClientPlayer
 from tests.chaos.deployments import Deployment, opened
-from tests.chaos.faulty_stores import Fault
-from tests.chaos.history import FaultPeriod, History, read_effects
-from tests.chaos.plan import ClientPlan, FaultInjection, Kind, Plan
+from tests.chaos.effects import read_effects
+from tests.chaos.history import FaultPeriod, History
+from tests.chaos.plan import ClientPlan, Fault, FaultInjection, Kind, Plan
 from tests.chaos.raw_player import RawPlayer
 
 __all__ = ["Recovery", "recoveries", "run"]
 
-_PARTIAL: Final = frozenset[Kind]({"kill", "stop"})
+_PARTIAL: Final = frozenset[Kind]({"kill", "stop", "clock", "forge"})
 _END: Final = FaultInjection("death", 0, 0.0)
 _REST: Final = 1.0  # seconds that it continues after the last fault
 

@@ -1,9 +1,8 @@
 """The server of a campaign: `python -m tests.chaos.campaign_server PORT`, on a SQLite file; with `--workers 4` several
 processes, with `--redis URL` one of several.
 
-Each effect of a tool is a line in a file, written atomically before the response. The file is independent of
-Trunkline's stores: the checker compares everything else with it. The boards and the store lie beside it, shared by
-all processes.
+Each effect of a tool is recorded before the response, by `effects.py`. The boards and the store lie beside the effects,
+shared by all processes.
 """
 
 import argparse
@@ -13,8 +12,9 @@ import secrets
 from pathlib import Path
 from typing import TypedDict
 
-from tests.chaos import faulty_stores
-from tests.chaos.plan import token_of
+from tests.chaos import faulty_servers, faulty_stores, stepped_clock
+from tests.chaos.effects import Boards, EffectsLog
+from tests.chaos.plan import LIMIT, token_of
 
 from trunkline import Context, Server, Settings, TaskPolicy
 from trunkline.auth import Principal, ResourceServer, StaticTokens
@@ -28,39 +28,16 @@ LINGER = 5 * STEP
 OFTEN = 1000  # runs of a task: a campaign kills more often than a server normally should retry
 
 
-class Line:
-    """The file of effects."""
+class Effects:
+    """The effects of the tools, each on behalf of the principal of its call."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._log = EffectsLog(path)
 
     def write(self, ctx: Context, what: str, operation: str, number: int = 0, run: str = "-") -> None:
-        """Append a line atomically."""
-        os.write(self._file, f"{what} {operation} {number} {run} {ctx.principal.subject}\n".encode("ascii"))
-
-
-class Boards:
-    """A file for each board, with as many bytes as numbers were written on it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self, name: str) -> int:
-        """The number that was written last."""
-        file = self._file(name)
-        return file.stat().st_size if file.exists() else 0
-
-    def write(self, name: str) -> int:
-        """Write the next number. Numbers are unique: the end of an append is its position."""
-        file = os.open(self._file(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, b".")
-            return os.lseek(file, 0, os.SEEK_CUR)
-        finally:
-            os.close(file)
-
-    def _file(self, name: str) -> Path:
-        return self._path.with_suffix(f".{name}")
+        """Record an effect."""
+        assert ctx.principal is not None
+        self._log.write(ctx.principal.subject, what, operation, number, run)
 
 
 def _arguments() -> argparse.Namespace:
@@ -83,7 +60,7 @@ class Word(TypedDict):
 
 def deployment(store: Store, path: Path) -> Server:
     """The server; its tools write to the effects file."""
-    effects, boards = Line(path), Boards(path)
+    effects, boards = Effects(path), Boards(path.with_suffix(".boards"))
     known = {token_of(name): Principal(name) for name in (f"c{number:03}" for number in range(MOST_CLIENTS))}
     server = Server(
         "deployment", store=store, settings=Settings.load(), auth=ResourceServer(StaticTokens(known)), compat="erlmcp"
@@ -107,7 +84,7 @@ def deployment(store: Store, path: Path) -> Server:
     return server
 
 
-def _simple(server: Server, effects: Line) -> None:
+def _simple(server: Server, effects: Effects) -> None:
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def look(operation: str) -> str:
         """Change nothing."""
@@ -129,6 +106,17 @@ def _simple(server: Server, effects: Line) -> None:
         run = secrets.token_hex(4)
         effects.write(ctx, "linger", operation, run=run)
         await asyncio.sleep(LINGER * size)
+        return f"{operation} {run}"
+
+    @server.tool(max_concurrency=LIMIT, max_queue=MOST_CLIENTS)
+    async def limited(operation: str, size: int, ctx: Context) -> str:
+        """Has few permits in all processes together, and must not run twice."""
+        run = secrets.token_hex(4)
+        effects.write(ctx, "enter", operation, os.getpid(), run)
+        try:
+            await asyncio.sleep(2 * STEP * size)
+        finally:
+            effects.write(ctx, "leave", operation, os.getpid(), run)
         return f"{operation} {run}"
 
     @server.tool(annotations=ToolAnnotations(idempotent_hint=True))
@@ -171,7 +159,7 @@ def _simple(server: Server, effects: Line) -> None:
         return f"{operation} {word}"
 
 
-def _tasks(server: Server, effects: Line) -> None:
+def _tasks(server: Server, effects: Effects) -> None:
     async def travel(kind: str, operation: str, size: int, ctx: Context) -> str:
         """Do so many steps, with a checkpoint after each."""
         run, done = secrets.token_hex(4), (ctx.resumed_from or 0) if kind == "resumed" else 0
@@ -205,8 +193,8 @@ def main() -> None:
     if given.replicas:
         settings["replicas"] = given.replicas
     store = faulty_stores.store(given.redis or str(path.with_suffix(".db")), given.seed, given.fault, **settings)
-    if given.fault == "denying":
-        faulty_stores.deny_begun()
+    faulty_servers.plant(given.fault)
+    stepped_clock.install()
     more = {"workers": given.workers} if given.workers else {}
     deployment(store, path).run("http", port=given.port, **more)
 

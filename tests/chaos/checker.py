@@ -12,6 +12,7 @@ Guarantees, and what may be missing:
 - **An event** on a stream has the number after that of its predecessor, over all connections. The last ones may be missing
   only if their call did not end with a result either.
 - **An update** whose writer got a response reaches every subscriber, from any process.
+- **A tool with a limit** runs at most as many calls at the same time as it says, in all processes (`concurrency.py`).
 - **A session** that was confirmed is never rejected, and no client receives or changes what belongs to another.
 
 With several processes, clients of the others may notice a fault a little later: when the leases of a process have
@@ -26,7 +27,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from tests.chaos.history import Effect, FaultPeriod, History, Observation
+from tests.chaos.concurrency import limit_exceeded, waiting_stuck
+from tests.chaos.effects import Effect
+from tests.chaos.history import FaultPeriod, History, Observation
 from tests.chaos.plan import LEASE, TASKS, owner
 
 __all__ = ["violations"]
@@ -52,6 +55,8 @@ def violations(history: History) -> list[str]:
         _tasks,
         _cancelled,
         _refused,
+        limit_exceeded,
+        lambda history: waiting_stuck(history, LATE),
         _the_rest,
     )
     return [fault for rule in rules for fault in rule(history)]
@@ -87,13 +92,13 @@ def _own(history: History) -> Iterator[str]:
 
 def _answered_is_done(history: History) -> Iterator[str]:
     """The effects file contains what responses report."""
-    done = _by_operation(history, "pay", "linger", "ask")
+    done = _by_operation(history, "pay", "linger", "ask", "leave")
     lasting = {(effect.what, effect.operation) for effect in history.effects}
     posted = {f"{effect.run} {effect.operation} {effect.number}" for effect in history.effects if effect.what == "post"}
     for saw in history.observations:
         if saw.outcome != "answered" or saw.again:
             continue
-        if saw.kind in {"pay", "pay_once", "linger", "ask"}:
+        if saw.kind in {"pay", "pay_once", "linger", "ask", "limited"}:
             if saw.said.split()[-1] not in {effect.run for effect in done[saw.operation]}:
                 yield f"{saw.operation} ({saw.kind}) was answered with {saw.said!r}, and was not done"
         elif saw.kind == "keep" and ("keep", saw.operation) not in lasting:
@@ -107,6 +112,9 @@ def _done_once(history: History) -> Iterator[str]:
         numbers = [effect.number for effect in done]
         if len(set(numbers)) < len(numbers):
             yield f"{operation} ({done[0].what}) was done twice: {[effect.run for effect in done]}"
+    for operation, done in _by_operation(history, "enter").items():
+        if len(done) > 1:
+            yield f"{operation} (limited) was done twice: {[effect.run for effect in done]}"
     posts = [effect for effect in history.effects if effect.what == "post"]
     for number, times in Counter((effect.operation, effect.number) for effect in posts).items():
         if times > 1:

@@ -19,10 +19,12 @@ from random import Random
 from typing import Any
 
 from tests.chaos.campaign_log import PATIENCE, CampaignLog
-from tests.chaos.faulty_stores import Fault
+from tests.chaos.forger import forged_messages
+from tests.chaos.full_disk import full_disk
 from tests.chaos.history import FaultPeriod
 from tests.chaos.network import Network, open_network
-from tests.chaos.plan import FaultInjection, Plan
+from tests.chaos.plan import Fault, FaultInjection, Plan
+from tests.chaos.stepped_clock import BACK, FORWARD
 from tests.contract.valkey import Valkey, sentinel, started
 from tests.faults.processes import RunningServer
 from tests.ports import HeldPort
@@ -39,7 +41,8 @@ _SERVICE = "campaign"
 _DOWN_AFTER = 300  # milliseconds after which the sentinel replaces a master
 _LOOK = 0.02  # seconds between two polls
 _DROPPED = 0.5  # the share of connections to Valkey that break while the others stay
-_ALL = 0.5  # the share of graceful stops that stop all workers, and not one of them
+_ALL = 0.5  # the share of graceful stops, and of wrong clocks, that concern all processes, and not one of them
+_LAST_WRITE = 1000  # bytes that Valkey writes at most before its disk is full
 _DRAIN_OVERRAN = EXIT_CODES["DrainPendingRequests"]
 _SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0.05}
 
@@ -52,7 +55,7 @@ class Deployment(ABC):
         self.lease = lease
         self.folder = folder
         self.effects = folder / "effects"
-        self.effects.touch()
+        self.effects.mkdir()
         self.options = options
         self._interpreters = cycle(interpreters)
         self.fault_periods: list[FaultPeriod] = []
@@ -78,16 +81,14 @@ class Deployment(ABC):
         """Inject a fault, and wait until all processes are ready again."""
         at = time.monotonic()
         log.count_fault()
-        await self.perform(injection)
+        pids = await self.perform(injection)
         await self.ready()
         log.back = time.monotonic()
-        self.fault_periods.append(FaultPeriod(injection.kind, at, log.back))
+        self.fault_periods.append(FaultPeriod(injection.kind, at, log.back, tuple(pids)))
 
     async def ready(self) -> None:
         """Wait until all processes are ready."""
-        async with asyncio.timeout(PATIENCE):
-            while not await asyncio.to_thread(self.is_ready):
-                await asyncio.sleep(_LOOK)
+        await _until(self.is_ready)
 
     def terminate(self, served: RunningServer) -> None:
         """Stop a process by SIGTERM, and wait for its end. The shutdown may interrupt calls, but must not take too
@@ -105,9 +106,16 @@ class Deployment(ABC):
     def is_ready(self) -> bool:
         """Return whether all processes are ready."""
 
+    async def fill_disk(self, pids: Sequence[int], port: int, lasts: float) -> None:
+        """Have all writes of some processes fail for a while, which they have to report."""
+        began = time.monotonic()
+        with full_disk(pids):
+            await _until(lambda: not _ready(port))
+            await asyncio.sleep(max(0.0, began + lasts - time.monotonic()))
+
     @abstractmethod
-    async def perform(self, injection: FaultInjection) -> None:
-        """Inject a fault."""
+    async def perform(self, injection: FaultInjection) -> Sequence[int]:
+        """Inject a fault; return the processes that it ended or suspended."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -134,17 +142,28 @@ class OneProcess(Deployment):
         self._served.close()
 
     def is_ready(self) -> bool:
-        """Return whether it listens."""
-        return self._served.listens()
+        """Return whether it is ready."""
+        return self._served.listens() and _ready(self._port)
 
-    async def perform(self, injection: FaultInjection) -> None:
-        """Kill or stop the process, and restart it at the same address."""
-        if injection.kind == "term":
-            await asyncio.to_thread(self.terminate, self._served)
-        else:
-            self._served.kill()
+    async def perform(self, injection: FaultInjection) -> Sequence[int]:
+        """Kill or stop the process, and restart it at the same address; or have it notice a full disk, or another
+        time.
+        """
+        pid = self._served.process.pid
+        match injection.kind:
+            case "full":
+                await self.fill_disk([pid], self._port, injection.lasts)
+                return ()
+            case "clock":
+                await _at_another_time([pid], injection)
+                return ()
+            case "term":
+                await asyncio.to_thread(self.terminate, self._served)
+            case _:
+                self._served.kill()
         self.record_output(self._served)
         self._served = self.start()
+        return (pid,)
 
     def stop(self) -> None:
         """Shut it down gracefully."""
@@ -169,8 +188,8 @@ class Workers(OneProcess):
         """Return whether all workers are ready."""
         return super().is_ready() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
 
-    async def perform(self, injection: FaultInjection) -> None:
-        """Kill, suspend or stop one worker, or all of them."""
+    async def perform(self, injection: FaultInjection) -> Sequence[int]:
+        """Inject a fault into one worker, or all of them."""
         workers = sorted(children(self._served.process.pid))
         pid = workers[int(injection.who * len(workers))]
         match injection.kind:
@@ -178,17 +197,26 @@ class Workers(OneProcess):
                 await super().perform(injection)
                 for worker in workers:
                     _signal(worker, signal.SIGKILL)
+                return workers
             case "term" if injection.who < _ALL:
                 await super().perform(injection)
+                return workers
             case "term":
                 _signal(pid, signal.SIGTERM)
                 async with asyncio.timeout(PATIENCE):
                     while pid in children(self._served.process.pid):
                         await asyncio.sleep(_LOOK)
+            case "full":
+                await self.fill_disk(workers, self._port, injection.lasts)
+                return ()
+            case "clock":
+                await _at_another_time(workers if injection.who < _ALL else [pid], injection)
+                return ()
             case "kill":
                 _signal(pid, signal.SIGKILL)
             case _:
                 await _asleep(pid, injection.lasts)
+        return (pid,)
 
 
 class OverValkey(Deployment):
@@ -216,9 +244,10 @@ class OverValkey(Deployment):
         """Return whether all of them listen."""
         return all(served.listens() and _ready(served.port) for served in self._served)
 
-    async def perform(self, injection: FaultInjection) -> None:
+    async def perform(self, injection: FaultInjection) -> Sequence[int]:
         """Inject a fault into a process, Valkey, or the connection between them."""
         which = int(injection.who * _PROCESSES)
+        pids = [served.process.pid for served in self._served]
         match injection.kind:
             case "death":
                 for number in range(_PROCESSES):
@@ -226,26 +255,53 @@ class OverValkey(Deployment):
                 await self._restart(0.0)
                 for number in range(_PROCESSES):
                     self._again(number)
+                return pids
             case "kill":
                 self._served[which].kill()
                 self._again(which)
+                return (pids[which],)
             case "term":
                 await asyncio.to_thread(self.terminate, self._served[which])
                 self._again(which)
+                return (pids[which],)
             case "stop":
                 await self._stop(which, injection.lasts)
+                return (pids[which],)
+            case "clock":
+                await _at_another_time(pids if injection.who < _ALL else [pids[which]], injection)
+            case _:
+                await self._disturb(injection)
+        return ()
+
+    async def _disturb(self, injection: FaultInjection) -> None:
+        """Inject a fault into Valkey, or the connections to it."""
+        match injection.kind:
             case "restart":
                 await self._restart(injection.lasts)
-            case "cut":
-                await self._between("cut", "mend", injection.lasts)
+            case "full":
+                await self._fill_disk(injection)
             case "drop":
                 await asyncio.to_thread(self._drop, Random(injection.who))
+            case "cut":
+                await self._between("cut", "mend", injection.lasts)
             case "stall":
                 await self._between("stall", "flow", injection.lasts)
+            case _:
+                with forged_messages(self._valkey):
+                    await asyncio.sleep(injection.lasts)
 
     def _again(self, which: int) -> None:
         self.record_output(self._served[which])
         self._served[which] = self._start(self._ports[which])
+
+    async def _fill_disk(self, injection: FaultInjection) -> None:
+        """Leave Valkey little room for the next write, which it may not finish. With `appendfsync always` it ends then,
+        and starts again when there is room.
+        """
+        written = max(file.stat().st_size for file in self.folder.glob("appendonlydir/*.aof"))
+        with full_disk([self._valkey.pid], written + int(injection.who * _LAST_WRITE)):
+            await _until(lambda: not self._valkey.alive)
+        await self._restart(injection.lasts)
 
     async def _restart(self, lasts: float) -> None:
         self._valkey.kill()
@@ -309,27 +365,30 @@ class OverSentinel(OverValkey):
         redis = f"redis+sentinel://127.0.0.1:{self._watcher.port}/{_SERVICE}"
         return self.serve(port, "--redis", redis, "--patience", str(self.lease), "--replicas", "1")
 
-    async def perform(self, injection: FaultInjection) -> None:
+    async def perform(self, injection: FaultInjection) -> Sequence[int]:
         """Inject a fault into a process, or kill the master."""
         match injection.kind:
             case "death":
+                pids = [served.process.pid for served in self._served]
                 for number in range(_PROCESSES):
                     self._served[number].kill()
                     self._again(number)
+                return pids
             case "failover":
                 await self._fail_over()
+                return ()
             case _:
-                await super().perform(injection)
+                return await super().perform(injection)
 
     async def _fail_over(self) -> None:
         """Kill the master, wait until the replica has taken its place, and start another replica."""
         self._valkey.kill()
-        await self._until(lambda: self._role(self._replica) == "master")
+        await _until(lambda: self._role(self._replica) == "master")
         self._valkey, self._replica = self._replica, self._start_valkey(of=self._replica)
         await self._synchronized()
 
     async def _synchronized(self) -> None:
-        await self._until(lambda: self._link(self._replica) == "up")
+        await _until(lambda: self._link(self._replica) == "up")
 
     @staticmethod
     def _role(server: Valkey) -> str:
@@ -340,12 +399,6 @@ class OverSentinel(OverValkey):
     def _link(server: Valkey) -> str:
         with server.client() as client:
             return client.info("replication").get("master_link_status", "")
-
-    @staticmethod
-    async def _until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not await asyncio.to_thread(condition):
-                await asyncio.sleep(_LOOK)
 
 
 def _signal(pid: int, number: int) -> None:
@@ -359,6 +412,22 @@ async def _asleep(pid: int, seconds: float) -> None:
         await asyncio.sleep(seconds)
     finally:
         _signal(pid, signal.SIGCONT)
+
+
+async def _at_another_time(pids: Sequence[int], injection: FaultInjection) -> None:
+    """Set the clock of some processes forward or back, and after a while right again."""
+    there, back = Random(injection.who).sample((FORWARD, BACK), 2)
+    for pid in pids:
+        _signal(pid, there)
+    await asyncio.sleep(injection.lasts)
+    for pid in pids:
+        _signal(pid, back)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(_LOOK)
 
 
 def _ready(port: int) -> bool:

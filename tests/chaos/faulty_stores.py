@@ -1,21 +1,20 @@
-"""Defective stores, and a defective server. A campaign with one of them has to fail."""
+"""Defective stores. A campaign with one of them has to fail."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from msgspec.structs import replace
+from tests.chaos.plan import Fault
 
 from trunkline.errors import Fenced
-from trunkline.rpc import connection
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Lease, Write
 
-__all__ = ["LOSING", "Fault", "deny_begun", "store"]
+__all__ = ["LOSING", "store"]
 
-Fault = Literal["losing", "unfenced", "denying"]
 _LONG = 3600.0  # seconds
 LOSING = 100  # one write in this many is lost
 
@@ -90,11 +89,6 @@ class _UnfencedFile(_Unfenced, SqliteStore):
 
 class _UnfencedRedis(_Unfenced, RedisStore):
     pass
-
-
-def deny_begun() -> None:
-    """Make this process report every interrupted call as never started."""
-    connection._was_started = lambda _: False
 
 
 def store(where: str, seed: int, fault: Fault | None, **settings: Any) -> SqliteStore | RedisStore:

@@ -1,37 +1,23 @@
-"""The history of a campaign: observations of its clients, and the effects file that the server's tools wrote."""
+"""The history of a campaign: observations of its clients, and the effects of the server's tools."""
 
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from tests.chaos.effects import Effect
 from tests.chaos.plan import Kind
 
 __all__ = [
     "BoardReading",
-    "Effect",
     "EventSequence",
     "FaultPeriod",
     "History",
     "Observation",
     "Outcome",
     "Rejection",
-    "read_effects",
 ]
 
 Outcome = Literal["answered", "unknown", "failed"]
 """The outcome of an operation for its client. Unknown: the server said so, or the connection was lost without a way to resume."""
-
-
-class Effect(Struct, frozen=True):
-    """One line of a tool: its name, the operation, a number, the run, and the principal. For a number on a board,
-    the board precedes the operation.
-    """
-
-    what: str
-    operation: str
-    number: int
-    run: str
-    who: str
 
 
 class Observation(Struct, frozen=True):
@@ -80,6 +66,7 @@ class FaultPeriod(Struct, frozen=True):
     kind: Kind
     at: float
     over: float
+    pids: tuple[int, ...] = ()  # the processes that it ended or suspended
 
 
 class History(Struct, frozen=True):
@@ -96,12 +83,3 @@ class History(Struct, frozen=True):
     fault_periods: tuple[FaultPeriod, ...] = ()
     complaints: tuple[str, ...] = ()  # error lines of the server's output
     unfinished: tuple[str, ...] = ()  # clients that did not finish
-
-
-def read_effects(path: Path) -> tuple[Effect, ...]:
-    """Read the effects file. The last line may be incomplete: the process was killed before its response."""
-    found: list[Effect] = []
-    for line in path.read_text(encoding="ascii").splitlines():
-        what, operation, number, run, who = line.split()
-        found.append(Effect(what, operation, int(number), run, who))
-    return tuple(found)

@@ -15,10 +15,12 @@ __all__ = [
     "FIRST_TO_TELL",
     "HARMLESS",
     "LEASE",
+    "LIMIT",
     "REVISIONS",
     "TASKS",
     "ClientPlan",
     "Deployment",
+    "Fault",
     "FaultInjection",
     "Kind",
     "Operation",
@@ -40,6 +42,9 @@ TASKS: Final = ("resumed", "restarted", "given_up")
 HARMLESS: Final = frozenset({"look", "keep"})
 """The tools that are declared idempotent or read-only."""
 
+LIMIT: Final = 2
+"""Calls of the tool `limited` that may run at the same time, in all processes together."""
+
 BOARDS: Final = 10
 """Clients per board: one writes on it and the others are subscribed to it."""
 
@@ -49,18 +54,26 @@ that is not a file. A busy machine needs that much; half of it suffices where th
 """
 
 Deployment = Literal["file", "workers", "valkey", "sentinel"]
-Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall", "failover"]
+Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall", "failover", "full", "clock", "forge"]
 """The kinds of faults: the whole deployment is killed and restarted; it, or one of its processes, is stopped by SIGTERM with a
 drain that is too short for most calls, and restarted; one of its processes is killed, or suspended for longer than its leases
 last; its store is killed and restarted, is unreachable, breaks some of its connections and not the others, does not respond
-for longer than any timeout, or is killed and replaced by its replica.
+for longer than any timeout, or is killed and replaced by its replica; the disk of its store is full for a while; the clock of
+one or of all of its processes is wrong by half a minute for a while; a program without the key of the bus changes and repeats
+the messages of its processes.
+"""
+
+Fault = Literal["losing", "unfenced", "denying", "trusting", "stale"]
+"""The faults of a deployment that a campaign has to find: its store drops writes, or its store accepts writes under lost
+leases; its processes report started calls as not started, believe messages with a wrong signature, or continue under their
+name after an eviction.
 """
 
 DEPLOYMENTS: Final[Mapping[Deployment, tuple[Kind, ...]]] = {
-    "file": ("death", "term"),
-    "workers": ("kill", "stop", "term"),
-    "valkey": ("kill", "stop", "restart", "cut", "drop", "stall", "term"),
-    "sentinel": ("failover", "kill", "stop", "term"),
+    "file": ("death", "term", "full", "clock"),
+    "workers": ("kill", "stop", "term", "full", "clock"),
+    "valkey": ("kill", "stop", "restart", "cut", "drop", "stall", "term", "full", "clock", "forge"),
+    "sentinel": ("failover", "kill", "stop", "term", "clock"),
 }
 """The kinds of faults by deployment: one process on a file; four on one port, over a file and sockets; three over one Valkey;
 three over a Valkey with a replica that confirms its writes, and a sentinel.
@@ -71,8 +84,20 @@ _LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
     "restart": (0.0, 0.5),
     "cut": (0.0, 0.5),
     "stall": (1.5, 2.0),
+    "full": (0.2, 2.0),
+    "clock": (0.2, 2.0),
+    "forge": (0.5, 1.0),
 }  # leases
-_WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4, "wait": 2, "linger": 4}
+_WEIGHTS: Final[Mapping[str, int]] = {
+    "look": 3,
+    "pay": 3,
+    "pay_once": 4,
+    "keep": 2,
+    "count": 4,
+    "wait": 2,
+    "linger": 4,
+    "limited": 3,
+}
 _LONGEST_PAUSE: Final = 0.15  # seconds between two operations of one client
 _SOON: Final = 0.2  # the share of faults that come while clients still recover
 _MOST_ANSWERS: Final = 4  # for each client, between two faults

@@ -125,5 +125,5 @@ def arguments(operation: Operation, part: ClientPlan) -> dict[str, Any]:
     if operation.kind == "post":
         return {"operation": operation.id, "board": part.board}
     return {"operation": operation.id} | (
-        {"size": operation.size} if operation.kind in {"count", "linger", *TASKS} else {}
+        {"size": operation.size} if operation.kind in {"count", "linger", "limited", *TASKS} else {}
     )

@@ -16,9 +16,8 @@ from bench.environments import Environments
 from tests.chaos.campaign import Recovery, run
 from tests.chaos.campaign_log import PATIENCE
 from tests.chaos.checker import violations
-from tests.chaos.faulty_stores import Fault
 from tests.chaos.history import History
-from tests.chaos.plan import DEPLOYMENTS, Kind, Plan, plan
+from tests.chaos.plan import DEPLOYMENTS, Fault, Kind, Plan, plan
 
 SHOWN = 40  # violations
 LONGEST = 4_000  # characters of each: room for a traceback

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.chaos.campaign import run
 from tests.chaos.checker import violations
-from tests.chaos.faulty_stores import Fault
-from tests.chaos.plan import ClientPlan, Deployment, FaultInjection, Kind, Plan, plan
+from tests.chaos.plan import ClientPlan, Deployment, Fault, FaultInjection, Kind, Plan, plan
 
 SEED = 20_260_728
 SHORT = 1.0  # seconds: the leases of few clients
@@ -21,8 +20,11 @@ LATE = (
 )  # violations that a lack of time may explain
 SEVERAL: list[tuple[Deployment, tuple[Kind, ...]]] = [
     ("file", ("death", "term")),
+    ("file", ("full", "clock")),
     ("workers", ("kill", "stop", "term")),
+    ("workers", ("full", "clock")),
     ("valkey", ("kill", "term", "stall")),
+    ("valkey", ("full", "clock", "forge")),
 ]
 
 
@@ -53,6 +55,7 @@ async def test_no_fault_loses_or_repeats_anything(
         "count",
         "wait",
         "linger",
+        "limited",
     }
     assert {period.kind for period in history.fault_periods} >= set(kinds)
 
@@ -90,6 +93,28 @@ async def test_store_that_drops_writes_is_detected(
 async def test_store_without_fences_is_detected(tmp_path: Path, seed: int) -> None:
     asleep = tuple(FaultInjection("stop", 20, 0.0, who, lasts=1.3 * SHORT) for who in (0.1, 0.35, 0.6, 0.85))
     assert await violations_with("workers", asleep, "unfenced", tmp_path, seed)
+
+
+@pytest.mark.long
+async def test_server_that_believes_forged_messages_is_detected(tmp_path: Path, seed: int) -> None:
+    forging = tuple(FaultInjection("forge", 20, 0.0, lasts=SHORT) for _ in range(3))
+    assert await violations_with("valkey", forging, "trusting", tmp_path, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("deployment", ["workers", "valkey"])
+async def test_server_that_keeps_its_name_after_eviction_is_detected(
+    deployment: Deployment, tmp_path: Path, seed: int
+) -> None:
+    """Its peers send an evicted process no more messages, and the store refuses its writes. So most clients wait for
+    ever.
+    """
+    asleep = tuple(FaultInjection("stop", 20, 0.0, who, lasts=1.5 * SHORT) for who in (0.1, 0.6))
+    parts = plan(seed, clients=20, rounds=0).parts
+    history, _ = await run(Plan(seed, parts, asleep, deployment, SHORT), tmp_path, fault="stale", patience=3.0)
+    stuck = {saw.operation.partition(".")[0] for saw in history.observations if saw.outcome == "failed"}
+    assert len(stuck) > len(parts) / 2
+    assert [fault for fault in violations(history) if "failed" in fault]
 
 
 @pytest.mark.long

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.chaos.checker import LATE, violations
-from tests.chaos.history import BoardReading, Effect, EventSequence, FaultPeriod, History, Observation, Rejection
+from tests.chaos.effects import Effect
+from tests.chaos.history import BoardReading, EventSequence, FaultPeriod, History, Observation, Rejection
 
-DEATH = FaultPeriod("death", 10.0, 11.0)
-STOP = FaultPeriod("stop", 10.0, 12.0)
+DEATH = FaultPeriod("death", 10.0, 11.0, (100, 101))
+STOP = FaultPeriod("stop", 10.0, 12.0, (100,))
 GOOD = History(
     effects=(
         Effect("pay", "a.1", 0, "r1", "a"),
@@ -31,6 +32,13 @@ GOOD = History(
         Effect("linger", "a.14", 0, "r14", "a"),  # interrupted
         Effect("wait", "a.13", 1, "r13", "a"),
         Effect("wait", "a.13", 2, "r13", "a"),
+        Effect("enter", "a.15", 100, "r15", "a", at=9.0),
+        Effect("enter", "a.16", 100, "r16", "a", at=9.1),  # killed
+        Effect("leave", "a.15", 100, "r15", "a", at=9.8),
+        Effect("enter", "a.17", 101, "r17", "a", at=9.9),
+        Effect("leave", "a.17", 101, "r17", "a", at=10.2),
+        Effect("enter", "a.19", 102, "r19", "a", at=12.0),
+        Effect("leave", "a.19", 102, "r19", "a", at=13.0),
     ),
     observations=(
         Observation("a.1", "pay", 1.0, 2.0, "answered", "a.1 r1"),
@@ -47,6 +55,9 @@ GOOD = History(
         Observation("a.10", "look", 9.0, 14.0, "answered", "a.10 seen", harmless=True),
         Observation("a.13", "wait", 1.0, 2.0, "answered", "a.13 cancelled"),
         Observation("a.14", "linger", 9.0, 10.5, "unknown", "cut off"),
+        Observation("a.15", "limited", 8.9, 9.9, "answered", "a.15 r15"),
+        Observation("a.16", "limited", 8.9, 10.5, "unknown", "lost"),
+        Observation("a.19", "limited", 9.0, 20.0, "answered", "a.19 r19"),
     ),
     events=(
         EventSequence("a.6", 2, (1, 2), "answered"),
@@ -70,13 +81,16 @@ def seen(operation: str, **changes: Any) -> History:
 MANY = replace(GOOD, fault_periods=(STOP,))
 
 
-def more(*effects: Effect) -> History:
-    return replace(GOOD, effects=(*GOOD.effects, *effects))
+def more(*effects: Effect, periods: tuple[FaultPeriod, ...] = (DEATH,)) -> History:
+    return replace(GOOD, effects=(*GOOD.effects, *effects), fault_periods=periods)
 
 
 def less(what: str, operation: str, number: int | None = None) -> History:
-    gone = {(what, operation, one) for one in ((0, 1, 2) if number is None else (number,))}
-    left = tuple(effect for effect in GOOD.effects if (effect.what, effect.operation, effect.number) not in gone)
+    left = tuple(
+        effect
+        for effect in GOOD.effects
+        if (effect.what, effect.operation) != (what, operation) or number not in {None, effect.number}
+    )
     return replace(GOOD, effects=left)
 
 
@@ -157,6 +171,27 @@ BAD = {
         ),
         "c was not told of update 1",
     ),
+    "a call with a limit that was done twice": (
+        more(Effect("enter", "a.19", 102, "r9", "a", at=14.0)),
+        "a.19 (limited) was done twice",
+    ),
+    "a call with a limit that was acknowledged and not done": (less("leave", "a.19", 102), "was not done"),
+    "a call beyond a limit": (
+        more(*(Effect("enter", f"a.{number}", 103, f"r{number}", "a", at=15.0) for number in (20, 21, 22))),
+        "a.22 (limited) began while ['a.20', 'a.21'] ran",
+    ),
+    "a call beyond a limit after the end of another process": (
+        more(
+            Effect("enter", "a.20", 103, "r20", "a", at=15.0),
+            *(Effect("enter", f"a.{number}", 104, f"r{number}", "a", at=16.0) for number in (21, 22)),
+            periods=(DEATH, FaultPeriod("kill", 15.5, 15.8, (105,))),
+        ),
+        "a.22 (limited) began while",
+    ),
+    "calls that do not go on after the end of a process": (
+        replace(less("enter", "a.19"), fault_periods=(replace(DEATH, kind="kill"),)),
+        "no call with a limit began",
+    ),
     "a session that was put off, though nothing was wrong": (
         replace(GOOD, rejections=(Rejection("c", "ping", 503, "busy", 20.0),)),
         "HTTP 503",
@@ -192,6 +227,16 @@ def test_unavoidable_effects_of_clusters_are_no_findings() -> None:
     assert violations(after_suspension(("step", 2, "t9"))) == []
     assert violations(replace(MANY, rejections=(Rejection("c", "ping", 502, "lost", 11.0),))) == []
     assert violations(replace(MANY, readings=(BoardReading("c", "b", 2),))) == []
+
+
+def test_permits_of_ended_and_suspended_processes_do_not_count() -> None:
+    entries = [Effect("enter", f"a.{number}", 100, f"r{number}", "a", at=15.0) for number in (20, 21)]
+    other = Effect("enter", "a.23", 101, "r23", "a", at=16.5)
+    assert violations(more(*entries, other, periods=(DEATH, FaultPeriod("kill", 16.0, 17.0, (100,))))) == []
+    late = [Effect("leave", one.operation, 100, one.run, "a", at=19.0) for one in entries]
+    suspended = FaultPeriod("stop", 16.0, 18.0, (100,))
+    assert violations(more(*entries, other, *late, periods=(DEATH, suspended))) == []
+    assert violations(more(*entries, other, *late, periods=(DEATH, replace(suspended, pids=(101,))))) != []
 
 
 @pytest.mark.parametrize("fault", BAD)

@@ -28,7 +28,7 @@ def test_every_revision_and_board_has_its_clients() -> None:
 
 def test_every_kind_of_action_occurs_with_unique_ids() -> None:
     done = [operation for part in plan(7, 30, 3).parts for operation in islice(operations(7, part), 50)]
-    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", "wait", "linger", *TASKS}
+    kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", "wait", "linger", "limited", *TASKS}
     assert {operation.kind for operation in done} == kinds
     assert len({operation.id for operation in done}) == len(done)
 

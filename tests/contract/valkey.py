@@ -56,6 +56,17 @@ class Valkey:
             self._process = None
 
     @property
+    def pid(self) -> int:
+        """The process, while it is started."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, and has not ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
