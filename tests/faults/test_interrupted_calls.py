@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from tests.chaos.effects import read_effects
 from tests.chaos.plan import token_of
 from tests.faults.processes import RunningServer
 from tests.ports import HeldPort, held_port
@@ -320,7 +321,7 @@ async def test_call_interrupted_by_sigterm_in_a_worker_is_not_repeated(revision:
 
 
 async def interrupted_in_worker(revision: str, effects: Path, port: int) -> None:
-    effects.touch()
+    effects.mkdir()
 
     def start() -> RunningServer:
         return RunningServer("deployment", port, effects, options=["--workers", "2"], drain_timeout=0.05)
@@ -342,7 +343,7 @@ async def interrupted_in_worker(revision: str, effects: Path, port: int) -> None
                     asyncio.ensure_future(client.call_tool("wait", {"operation": f"c00{number}.1"}))
                     for number, client in enumerate(callers, 1)
                 ]
-                while len(effects.read_text().splitlines()) < len(calls):
+                while len(read_effects(effects)) < len(calls):
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(served.stop, PATIENCE)
                 served.close()
@@ -352,7 +353,7 @@ async def interrupted_in_worker(revision: str, effects: Path, port: int) -> None
     finally:
         await asyncio.to_thread(served.stop, PATIENCE)
         served.close()
-    begun = [line.split()[1] for line in effects.read_text().splitlines() if line.split()[2] == "1"]
+    begun = [effect.operation for effect in read_effects(effects) if effect.number == 1]
     assert sorted(begun) == ["c001.1", "c002.1", "c003.1", "c004.1"]
 
 
