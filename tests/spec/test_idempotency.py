@@ -362,6 +362,20 @@ async def test_no_run_starts_while_store_is_unavailable() -> None:
     await bank.server.aclose()
 
 
+async def test_stored_outcome_is_returned_while_the_store_refuses_writes() -> None:
+    store = FaultyStore(MemoryStore())
+    bank = Bank(store=store)
+    async with RawPeer(bank.server) as peer:
+        await peer.initialize()
+        assert await paid(peer, "k", 5) == 1
+        store.fail()
+        assert await paid(peer, "k", 5) == 1
+        reused = await peer.error("tools/call", call("pay", "k", amount=6))
+        assert reused["data"]["kind"] == "idempotency_key_reused"
+    await bank.server.aclose()
+    assert bank.runs == [5]
+
+
 async def test_run_longer_than_the_lifetime_of_outcomes_keeps_its_key() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(idempotency_ttl=10.0, work_timeout=None))

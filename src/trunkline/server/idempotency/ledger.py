@@ -164,14 +164,22 @@ class Ledger:
     ) -> Any:
         """Return the outcome of a call: of the first call with the key, or of a new run. If the call became a task,
         return what `of_task` returns. Raises the error of the call, `IdempotencyKeyReused` or `RunOutcomeUnknown`."""
+        version = ABSENT  # most keys are new: the entry is read only if the first write finds one
         while True:
+            if keyed_call.store_key not in self._runs and keyed_call.store_key not in self._late_writes:
+                run = self._start_run(_Run(keyed_call, start, version))
+                try:
+                    return await self._await_run(run)
+                except Conflict:  # there is an entry, or another process was faster
+                    pass
+                except NotNow:  # a store that refuses writes, because it is full, may have the outcome
+                    if run.recorded or (await _await_store(self._read_outcome(keyed_call)))[0] is None:
+                        raise
             found, version = await _await_store(self._find_outcome(keyed_call))
             if isinstance(found, TaskRecord):
                 return await of_task(found)
             if found is not None:
                 return found.unwrap()
-            with contextlib.suppress(Conflict):  # another process was faster: look again
-                return await self._await_run(self._start_run(_Run(keyed_call, start, version)))
 
     async def create_task_once(
         self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]
@@ -209,18 +217,10 @@ class Ledger:
         """Return the outcome of a call or its task, and the version of the entry; None as outcome if a run may start.
         Wait while a run is in progress. Raises `IdempotencyKeyReused` or `RunOutcomeUnknown`."""
         while True:
-            item = await self._store.get(keyed_call.store_key)
-            entry = None if item is None else decode_entry(item.value)
-            if entry is not None and entry.asked != keyed_call.fingerprint:
-                raise IdempotencyKeyReused
+            outcome, item, entry = await self._read_outcome(keyed_call)
             version = ABSENT if item is None else item.version
-            if isinstance(entry, Succeeded | Failed):
-                return entry, version
-            if (
-                isinstance(entry, BecameTask)
-                and (task := await self._find_task(keyed_call.owner, entry.task_id)) is not None
-            ):
-                return task, version
+            if outcome is not None:
+                return outcome, version
             if (run := self._runs.get(keyed_call.store_key)) is not None:
                 await asyncio.wait([run.task])
             elif (write := self._late_writes.get(keyed_call.store_key)) is not None:
@@ -234,6 +234,19 @@ class Ledger:
                 raise RunOutcomeUnknown(_TASK_GONE)
             else:
                 return None, version
+
+    async def _read_outcome(
+        self, keyed_call: KeyedCall
+    ) -> tuple[Succeeded | Failed | TaskRecord | None, Item | None, KeyEntry | None]:
+        """Return the stored outcome of a call or its task, if any, and the entry of its key. Raises
+        `IdempotencyKeyReused`."""
+        item = await self._store.get(keyed_call.store_key)
+        entry = None if item is None else decode_entry(item.value)
+        if entry is not None and entry.asked != keyed_call.fingerprint:
+            raise IdempotencyKeyReused
+        if isinstance(entry, BecameTask):
+            return await self._find_task(keyed_call.owner, entry.task_id), item, entry
+        return entry if isinstance(entry, Succeeded | Failed) else None, item, entry
 
     async def _record_unknown_outcome(self, keyed_call: KeyedCall, version: int) -> None:
         """Store that the outcome is unknown, and raise `RunOutcomeUnknown`. Raises `Conflict` if the run has changed
