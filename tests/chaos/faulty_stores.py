@@ -27,11 +27,11 @@ class _Losing:
         self._chance = Random(seed)
         self._version = 0
 
-    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> Any:
         """Commit most of the writes."""
         if left := self._left(writes):
             above: Any = super()
-            kept = asyncio.ensure_future(above.commit(left, fence=fence))
+            kept = asyncio.ensure_future(above.commit(left, fence=fence, release=release))
             kept.add_done_callback(self._note)
             return kept
         lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,7 @@ class _Losing:
 class _Unfenced:
     """Accepts writes without the lease, and confirms leases that were lost."""
 
-    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> Any:
         """Commit."""
         above: Any = super()
         return asyncio.ensure_future(above.commit(writes))

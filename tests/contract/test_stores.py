@@ -490,6 +490,18 @@ async def test_released_lease_is_fenced(store: Store) -> None:
     assert await store.get(KEY) is None
 
 
+async def test_commit_releases_its_fence(store: Store) -> None:
+    held = lease(await store.acquire("session/1", "us", 10))
+    await store.commit([Put(KEY, b"first")], fence=held)
+    with pytest.raises(Conflict):
+        await store.commit([Put(KEY, b"wrong", version=ABSENT)], fence=held, release=True)
+    await store.commit([Put(KEY, b"last")], fence=held, release=True)
+    with pytest.raises(Fenced):
+        await store.commit([Put(KEY, b"late")], fence=held, release=True)
+    assert await value(store, KEY) == b"last"
+    assert isinstance(await store.acquire("session/1", "them", 10), Lease)
+
+
 async def test_acquire_over_token_takes_only_from_that_holder(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     gone = lease(await ours.acquire("session/1", "gone", 10))

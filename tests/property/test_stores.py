@@ -34,6 +34,7 @@ steps = st.one_of(
         st.just("commit"),
         some_writes(1),
         st.one_of(st.none(), st.integers(0, 5)),  # the fence: one of the granted leases
+        st.booleans(),  # whether the fence is released
     ),
     st.tuples(
         st.just("acquire"),
@@ -94,16 +95,18 @@ class Sequence:
     def __init__(self, store: Store, place: SharedStore) -> None:
         self.store, self.place, self.model = store, place, Model()
 
-    async def commit(self, asked: list[Any], fenced_by: int | None) -> None:
+    async def commit(self, asked: list[Any], fenced_by: int | None, release: bool) -> None:
         model = self.model
         writes = [model.write(*write) for write in asked]
         fence = None if fenced_by is None or not model.given else model.given[fenced_by % len(model.given)]
         lost, conflict = fence is not None and not model.holds(fence), not model.allows(writes)
         if lost or conflict:
             with pytest.raises(Fenced if lost else Conflict):
-                await self.store.commit(writes, fence=fence)
+                await self.store.commit(writes, fence=fence, release=release)
             return
-        model.written(writes, await self.store.commit(writes, fence=fence))
+        model.written(writes, await self.store.commit(writes, fence=fence, release=release))
+        if fence is not None and release:
+            del model.leases[fence.name]
 
     async def acquire(self, name: str, holder: str, ttl: float, of: int | None, asked: list[Any]) -> None:
         model = self.model

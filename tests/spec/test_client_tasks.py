@@ -136,10 +136,10 @@ class SlowStore(MemoryStore):
         self.asked = asyncio.Event()
         self.go_on = asyncio.Event()
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
         self.asked.set()
         await self.go_on.wait()
-        return await super().commit(writes, fence=fence)
+        return await super().commit(writes, fence=fence, release=release)
 
 
 @pytest.mark.row("TSK-23", "TXE-13")

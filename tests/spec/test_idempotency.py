@@ -335,10 +335,10 @@ class UnreliableStore(MemoryStore):
         self.go, self.asked = asyncio.Event(), asyncio.Event()
         self.go.set()
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
         if self.unavailable:
             raise StoreUnavailable("away")
-        version = await super().commit(writes, fence=fence)
+        version = await super().commit(writes, fence=fence, release=release)
         self.asked.set()
         await self.go.wait()
         if self.silent:

@@ -105,7 +105,7 @@ class MemoryStore:
         at = home(prefix)
         return chain.from_iterable(self._homes.values()) if at == prefix else iter(self._homes.get(at, _EMPTY_HOME))
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
         """Apply all writes or none, without waiting."""
         now = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
@@ -115,6 +115,8 @@ class MemoryStore:
         self._make_room(writes)
         self._last_version += 1
         self._write_all(writes)
+        if fence is not None and release:
+            del self._leases[fence.name]
         return self._last_version
 
     def _check_versions(self, writes: Sequence[Write], now: float) -> None:

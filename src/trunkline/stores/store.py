@@ -129,8 +129,9 @@ class Store(Protocol):
         in one page are a consistent snapshot."""
         ...
 
-    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Awaitable[int]:
-        """Apply all writes to one home, or none; return the version of the values that were put.
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> Awaitable[int]:
+        """Apply all writes to one home, or none; return the version of the values that were put. With `release`,
+        release the lease that is the fence together with the writes.
 
         Expected versions are compared with the state before the commit; each key is written at most once. Commits of
         one process take effect in the order of their calls, even if the caller does not await each. A store may batch

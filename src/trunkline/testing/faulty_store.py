@@ -148,10 +148,10 @@ class FaultyStore:
         """Read a page of items."""
         return await self._call("scan", (prefix,), lambda: self._store.scan(prefix, after=after, limit=limit))
 
-    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Awaitable[int]:
+    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> Awaitable[int]:
         """Commit some writes."""
         keys = [write.key for write in writes]
-        return self._call("commit", keys, lambda: self._store.commit(writes, fence=fence))
+        return self._call("commit", keys, lambda: self._store.commit(writes, fence=fence, release=release))
 
     def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()

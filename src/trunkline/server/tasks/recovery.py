@@ -221,7 +221,7 @@ class TaskRecovery:
         await self._tasks.change(
             record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
         )
-        await asyncio.gather(self._tasks.repository.delete_mark(record), self._tasks.leases.release(orphan.lease))
+        await self._tasks.repository.delete_mark(record)
 
     async def _resume(self, orphan: _OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
         self._tasks.check_limits(orphan.stored.record.client)

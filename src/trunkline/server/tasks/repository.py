@@ -7,7 +7,8 @@ marks for tasks whose process has died.
 A new record and the lease of its creator are one commit. The mark is in another home and so cannot be part of it; it is
 committed before, and deleted only after the record is known to have ended. Two invariants follow, however long a
 process pauses between its writes: an unfinished record has a mark, and either its creator holds the lease or another
-process may acquire it. Recovery leaves a mark alone whose record does not exist (yet); it expires with the task.
+process may acquire it. Recovery leaves a mark alone whose record does not exist (yet); it expires with the task. The
+record of the end and the release of the lease are one commit, too.
 
 Where the number of running tasks of an owner is limited over all processes, each of these tasks has a slot: a number
 that no other one has. The slot is written with the record and deleted with its end, in the same commits, so it costs no
@@ -15,6 +16,7 @@ extra operation.
 """
 
 import asyncio
+import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -202,29 +204,39 @@ class TaskRepository:
         return await self._store.commit(_creation_writes(record, extra_writes))
 
     async def change(
-        self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
+        self,
+        owner: str,
+        task_id: str,
+        transition: Transition,
+        fence: Lease | None = None,
+        known: StoredTask | None = None,
     ) -> tuple[StoredTask, StoredTask] | None:
-        """Apply a transition. Return the task before and after it; None if it does not exist. Raise `Fenced` if the
-        holder has lost the lease. After a conflict, the transition is applied to the newer record."""
+        """Apply a transition. Return the task before and after it; None if it does not exist. If the task ends, its
+        lease, the fence, is released with it. Raise `Fenced` if the holder has lost the lease. `known` is the task as
+        last seen: it is not read first. After a conflict, the transition is applied to the newer record."""
         while True:
-            before = await self.find(owner, task_id)
+            before = known or await self.find(owner, task_id)
             if before is None:
                 return None
             record = transition(before.record, self._wall.now())
             if record is before.record:
-                return before, before
-            writes: list[Write] = [
-                Put(key_of_task(owner, task_id), codec.to_json(record), record.expires_at, before.version)
-            ]
-            if record.ended and record.place is not None:
-                writes.append(Delete(_slot_key(record)))
-            try:
-                version = await self._store.commit(writes, fence=fence)
-            except Conflict:
-                continue
-            if record.ended:
-                self._release_slot(record)
-            return before, StoredTask(record, version)
+                if known is None:
+                    return before, before
+            else:
+                with contextlib.suppress(Conflict):
+                    return before, await self._write_change(before, record, fence)
+            known = None
+
+    async def _write_change(self, before: StoredTask, record: TaskRecord, fence: Lease | None) -> StoredTask:
+        """Write a changed record. Raise `Conflict` if it has changed meanwhile."""
+        key = key_of_task(record.client, record.task_id)
+        writes: list[Write] = [Put(key, codec.to_json(record), record.expires_at, before.version)]
+        if record.ended and record.place is not None:
+            writes.append(Delete(_slot_key(record)))
+        version = await self._store.commit(writes, fence=fence, release=record.ended)
+        if record.ended:
+            self._release_slot(record)
+        return StoredTask(record, version)
 
     async def delete_mark(self, record: TaskRecord) -> None:
         """Delete the mark of a task that needs no run any more."""

@@ -59,9 +59,15 @@ class RunnerHost(Protocol):
     leases: TaskLeases
 
     async def change(
-        self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
+        self,
+        owner: str,
+        task_id: str,
+        transition: Transition,
+        fence: Lease | None = None,
+        known: StoredTask | None = None,
     ) -> tuple[TaskRecord, TaskRecord] | None:
-        """Apply a transition to a task and notify its watchers. Return the records before and after."""
+        """Apply a transition to a task and notify its watchers. Return the records before and after. If the task ends,
+        release the fence. `known` is the task as last seen."""
         ...
 
     async def finish_run(self, runner: "TaskRunner") -> None:
@@ -83,7 +89,8 @@ class TaskRunner:
         principal: Any,
         exposes_errors: bool,
     ) -> None:
-        record = self.record = stored.record
+        self._stored = stored
+        record = stored.record
         self.caller: TaskCaller = record.caller
         self.lease = lease
         self._host = host
@@ -113,10 +120,16 @@ class TaskRunner:
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.run_task: asyncio.Task[None]  # set by `start`
         self.lease_lost = False
+        self.lease_released = False  # with the end of the task
         self._stopped = False  # its writes are not wanted or not possible any more
         self._begun = False  # a run that is cancelled before would not finish in good order
         self._writing_outcome = False  # the work is done and its outcome is being written
         self._ending = False  # the run is over and its lease is being released
+
+    @property
+    def record(self) -> TaskRecord:
+        """The record of the task, as last seen."""
+        return self._stored.record
 
     @property
     def checkpoint(self) -> Raw | UnsetType:
@@ -220,13 +233,17 @@ class TaskRunner:
         try:
             if self.lease_lost:
                 raise Fenced(self.lease.name, self.lease.token)
-            changed = await self._host.change(self.record.client, self.record.task_id, unless_ended, self.lease)
+            record = self.record
+            # Only answers change the record of a task that is run here, and the request that cancels the task.
+            known = None if record.questions else self._stored
+            changed = await self._host.change(record.client, record.task_id, unless_ended, self.lease, known)
         except Fenced:
             self.lose_lease()
             raise
         if changed is None or changed[0].ended:
             self.stop()
             raise asyncio.CancelledError
+        self.lease_released = changed[1].ended
 
     async def _write_outcome(self, transition: Transition) -> None:
         """Write the outcome, after the last progress report if that is not stored yet."""
@@ -392,7 +409,7 @@ class TaskRunner:
         try:
             if key not in self.record.questions:  # an earlier run may have asked it
                 await self.update(lambda record, now: record.ask(now, {key: question}))
-            self.on_change(self.record)
+            self.on_change(self._stored)
             async with asyncio.timeout(timeout):
                 await waiting
         except TimeoutError:
@@ -401,9 +418,9 @@ class TaskRunner:
         finally:
             del self._answer_waiters[key]
 
-    def on_change(self, record: TaskRecord) -> None:
+    def on_change(self, stored: StoredTask) -> None:
         """Handle a new version of the record: answers have arrived, or the task has ended."""
-        self.record = record
+        self._stored, record = stored, stored.record
         if record.ended and not self._stopped:
             self.stop()
         for key, waiting in self._answer_waiters.items():

@@ -234,12 +234,13 @@ class TaskService:
         self.watchers.detach_runner(record)
         try:
             if record.ended:
-                await asyncio.gather(self.repository.delete_mark(record), self.leases.release(runner.lease))
-                return
-            if self._closing and not runner.lease_lost:
+                await self.repository.delete_mark(record)
+            elif self._closing and not runner.lease_lost:
                 await self.change(record.client, record.task_id, lambda found, now: found.release(now), runner.lease)
-            if not runner.lease_lost:
+            if not (runner.lease_lost or runner.lease_released):
                 await self.leases.release(runner.lease)
+            if record.ended:
+                return
         except StoreError:
             pass  # the next scan takes the task over, or removes the mark
         if self._recovery is not None and not self._closing:
@@ -255,11 +256,16 @@ class TaskService:
         return stored
 
     async def change(
-        self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
+        self,
+        owner: str,
+        task_id: str,
+        transition: Transition,
+        fence: Lease | None = None,
+        known: StoredTask | None = None,
     ) -> tuple[TaskRecord, TaskRecord] | None:
         """Apply a transition to a task and notify its watchers. Return the records before and after; None if the task
-        does not exist."""
-        changed = await self.repository.change(owner, task_id, transition, fence)
+        does not exist. If the task ends, the fence is released. `known` is the task as last seen."""
+        changed = await self.repository.change(owner, task_id, transition, fence, known)
         if changed is None:
             return None
         self.watchers.notify(changed[1])

@@ -41,7 +41,7 @@ class _WatchedTask:
         self.version = 0
         self.waiters: list[asyncio.Future[None]] = []
         self.followers: list[_Follower] = []
-        self.on_change: Callable[[TaskRecord], None] | None = None
+        self.on_change: Callable[[StoredTask], None] | None = None
 
 
 class TaskWatchers:
@@ -74,8 +74,8 @@ class TaskWatchers:
 
     # --- registration ----------------------------------------------------------------------------
 
-    def attach_runner(self, record: TaskRecord, on_change: Callable[[TaskRecord], None]) -> None:
-        """Register the runner of a task; `on_change` receives the changes that other processes make."""
+    def attach_runner(self, record: TaskRecord, on_change: Callable[[StoredTask], None]) -> None:
+        """Register the runner of a task; `on_change` receives its changes, also those by other processes."""
         self._watch_task(record.client, record.task_id).on_change = on_change
 
     def detach_runner(self, record: TaskRecord) -> None:
@@ -137,7 +137,7 @@ class TaskWatchers:
         if stored.record.ended:
             watched.followers.clear()
         if watched.on_change is not None:
-            watched.on_change(stored.record)
+            watched.on_change(stored)
         self._wake(key, watched)
 
     def _wake(self, key: str, watched: _WatchedTask) -> None:

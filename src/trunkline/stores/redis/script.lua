@@ -71,6 +71,11 @@ local function keep_lease(name, token, holder, ttl)
   return ends
 end
 
+local function drop_lease(name)
+  redis.call('HDEL', at .. ':l', name)
+  redis.call('ZREM', at .. ':x', 'l' .. name)
+end
+
 local does = {}
 
 -- Of one home ---------------------------------------------------------------------------------------------------------
@@ -114,11 +119,16 @@ local function apply(sender, writes)
   return version
 end
 
--- now, sender, fence, its token, writes: returns the version, 0 if the fence is lost, or a conflict.
+-- now, sender, fence, its token, writes, whether to release the fence: returns the version, 0 if the fence is lost, or
+-- a conflict.
 function does.commit()
   local fence, writes = asked[3], asked[5]
   if fence and lease_of(fence) ~= asked[4] then return 0 end
-  return conflict_of(writes) or apply(asked[2], writes)
+  local conflict = conflict_of(writes)
+  if conflict then return conflict end
+  local version = apply(asked[2], writes)
+  if fence and asked[6] then drop_lease(fence) end
+  return version
 end
 
 -- now, rest: returns {version, end, value}.
@@ -175,10 +185,7 @@ end
 
 -- now, name, token
 function does.release()
-  if lease_of(asked[2]) == asked[3] then
-    redis.call('HDEL', at .. ':l', asked[2])
-    redis.call('ZREM', at .. ':x', 'l' .. asked[2])
-  end
+  if lease_of(asked[2]) == asked[3] then drop_lease(asked[2]) end
   return 1
 end
 

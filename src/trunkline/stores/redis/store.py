@@ -231,7 +231,7 @@ class RedisStore:
         bounds = scan.bounds_within_home(at, prefix, after)
         return [] if bounds is None else (await read([(at, bounds)]))[0]
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
         """Apply all writes or none; they are as durable as Redis is configured to be."""
         client = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
@@ -243,6 +243,7 @@ class RedisStore:
             None if fence is None else fence.name[len(at) :],
             None if fence is None else fence.token,
             _encode_writes(writes, len(at)),
+            release,
             values=_values(writes),
         )
         done: int | list[int] = await self._write(client, at, packed, [write.key for write in writes])

@@ -144,13 +144,15 @@ class SqliteStore:
         rows = self._read(_SCAN, (prefix, after, prefix + AFTER_ALL, self._clock.now(), limit))
         return [Item(*row) for row in rows]
 
-    def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> "asyncio.Future[int]":
+    def commit(
+        self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False
+    ) -> "asyncio.Future[int]":
         """Apply all writes or none; they are on disk when the future completes."""
         try:
             validation.check_writes(writes, None if fence is None else fence.name)
         except MisuseError as error:
             return _failed_future(error)
-        return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
+        return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence, release=release))
 
     # --- leases ------------------------------------------------------------------------------------
 

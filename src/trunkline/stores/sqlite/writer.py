@@ -74,11 +74,13 @@ class Transaction:
             if self._last // CHANGE_HISTORY > self._first // CHANGE_HISTORY:
                 self._prune()
 
-    def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
-        """Apply the writes of one commit; return its version."""
+    def commit(self, writes: tuple[Write, ...], fence: Lease | None, *, release: bool = False) -> int:
+        """Apply the writes of one commit, and release its fence if requested; return its version."""
         if fence is not None:
             validation.check_lease_held(self._read_lease(fence.name), fence, self._now)
         self._write_all(writes)
+        if fence is not None and release:
+            self.release(fence)
         return self._last
 
     def _write_all(self, writes: tuple[Write, ...]) -> None:

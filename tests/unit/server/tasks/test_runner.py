@@ -11,7 +11,7 @@ from trunkline import Context, Server, Settings
 from trunkline.errors import RequestTimeout, StoreUnavailable
 from trunkline.server.input.ask import ClientLacksCapability
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.store import Lease, Write
+from trunkline.stores.store import Held, Item, Lease, Write
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
@@ -20,16 +20,62 @@ class UnreliableStore(MemoryStore):
 
     failures = 0
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
         """Fail as often as configured."""
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("it does not answer")
-        return await super().commit(writes, fence=fence)
+        return await super().commit(writes, fence=fence, release=release)
+
+
+class RecordingStore(MemoryStore):
+    """A store that records its operations on items and leases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[str] = []
+
+    async def get(self, key: str) -> Item | None:
+        """Record a read."""
+        self.operations.append("get")
+        return await super().get(key)
+
+    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
+        """Record a commit."""
+        self.operations.append("commit and release" if release else "commit")
+        return await super().commit(writes, fence=fence, release=release)
+
+    async def acquire(
+        self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
+    ) -> Lease | Held:
+        """Record an acquisition."""
+        self.operations.append("acquire")
+        return await super().acquire(name, holder, ttl, over=over, writes=writes)
+
+    async def release(self, lease: Lease) -> None:
+        """Record a release."""
+        self.operations.append("release")
+        await super().release(lease)
 
 
 async def task_of(peer: RawPeer, name: str) -> Any:
     return {"taskId": (await peer.result("tools/call", {"name": name, "task": {}}))["task"]["taskId"]}
+
+
+async def test_task_needs_four_store_operations() -> None:
+    server = Server("s", store=(store := RecordingStore()), observers=[])
+
+    @server.tool(task=True)
+    async def work() -> str:
+        return "done"
+
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        task = await task_of(peer, "work")
+        await peer.connection.shared.tasks.drain()
+        assert store.operations == ["commit", "acquire", "commit and release", "commit"]
+        assert (await peer.result("tasks/get", task))["status"] == "completed"
+    await server.aclose()
 
 
 async def test_short_store_outage_loses_no_result() -> None:
