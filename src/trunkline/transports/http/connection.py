@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 
 from trunkline.clock import WallClock
 from trunkline.transports.addresses import format_host_port
-from trunkline.transports.http.deadlines import DeadlineSet
+from trunkline.transports.http.deadlines import DeadlineSet, IdleDeadline
 from trunkline.transports.http.head import BadHead, HeadParser, KnownHead
 from trunkline.transports.http.request import (
     UNIX_CLIENT,
@@ -75,16 +75,17 @@ class HttpConnections:
         self._heads: dict[tuple[int, Headers], bytes] = {}  # encoded response heads of the current second
         self._heads_until = -inf
         settings, clock = guard.settings, guard.clock
+        self.now = clock.now
         self.header_limit = settings.max_header_bytes
         self.body_limit = settings.http_body_size_limit
         self.reading = DeadlineSet(clock, settings.header_timeout, HttpConnection.on_read_timeout)
         self.writing = DeadlineSet(clock, settings.write_timeout, HttpConnection.abort)
-        self.idle = DeadlineSet(clock, settings.idle_timeout, HttpConnection.close_idle)
+        self.idle = IdleDeadline(clock, settings.idle_timeout, self.open, HttpConnection.close_idle)
 
     def encode_head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
         """Return the status line and headers of a response, with its date. Raise `ValueError` if a header contains a
         line break."""
-        now = self.guard.clock.now()
+        now = self.now()
         if now >= self._heads_until or len(self._heads) >= _CACHED_HEADS:
             self._heads_until = now + 1.0
             self._heads.clear()
@@ -100,7 +101,8 @@ class HttpConnections:
 
     def forget_deadlines(self, connection: "HttpConnection") -> None:
         """Remove the deadlines of a connection that has closed or become a WebSocket."""
-        for deadlines in (self.reading, self.writing, self.idle):
+        connection.idle_since = None
+        for deadlines in (self.reading, self.writing):
             deadlines.discard(connection)
 
     async def shut_down(self, grace: float) -> None:
@@ -205,6 +207,7 @@ class HttpConnection(asyncio.Protocol):
         self._probe: asyncio.TimerHandle | None = None
         self._detached = False  # the connection has become a WebSocket
         self.closed_waiter: asyncio.Future[None] | None = None
+        self.idle_since: float | None = None  # when it began to wait for the next request
 
     # --- callbacks of the loop --------------------------------------------------------------------
 
@@ -236,8 +239,7 @@ class HttpConnection(asyncio.Protocol):
         if self._lingering:
             return
         try:
-            if self._request is None and self._body is None and not self._head_due:
-                self._connections.idle.discard(self)
+            self.idle_since = None
             if self._buffer:
                 self._buffer += data
             else:
@@ -359,17 +361,10 @@ class HttpConnection(asyncio.Protocol):
         request = HttpRequest(self, head, self._scheme, self._client, self._server)
         self._version = parsed.version
         self._keep_alive = parsed.keep_alive
-        if parsed.chunked:
-            decoder = ChunkedDecoder(self._connections.header_limit)
-            self._begin_body(request, _IncomingBody(0, decoder), rest)
-        elif length == len(rest):
+        if length == len(rest) and not parsed.chunked:  # most requests arrive whole
             request.body, self._buffer = rest, b""
-        elif length < len(rest):
-            request.body, self._buffer = rest[:length], rest[length:]
         else:
-            self._begin_body(request, _IncomingBody(length), rest)
-        if self._body is not None and not rest and head.headers.get(b"expect", b"").lower() == b"100-continue":
-            self._body.unconfirmed = parsed.version == b"1.1"
+            self._receive_rest(request, parsed, length, rest)
         if self._half_closed and not self._buffer:
             self._keep_alive = False
         self._request = request
@@ -382,6 +377,18 @@ class HttpConnection(asyncio.Protocol):
             return
         if handling is not None:
             self.run(request, cast("Any", handling))
+
+    def _receive_rest(self, request: HttpRequest, parsed: HeadParser, length: int, rest: bytes) -> None:
+        """Take the body from what follows the head, as far as it has arrived."""
+        if parsed.chunked:
+            decoder = ChunkedDecoder(self._connections.header_limit)
+            self._begin_body(request, _IncomingBody(0, decoder), rest)
+        elif length < len(rest):
+            request.body, self._buffer = rest[:length], rest[length:]
+        else:
+            self._begin_body(request, _IncomingBody(length), rest)
+        if self._body is not None and not rest and request.headers.get(b"expect", b"").lower() == b"100-continue":
+            self._body.unconfirmed = parsed.version == b"1.1"
 
     def _begin_body(self, request: HttpRequest, body: _IncomingBody, data: bytes) -> None:
         self._buffer = body.feed(data) if data else b""
@@ -420,7 +427,7 @@ class HttpConnection(asyncio.Protocol):
                     request.body = body.join()
                 else:
                     self._head_received()
-                    self._connections.idle.add(self)
+                    self._begin_idle()
             body.wake_reader()
         elif request is not None and body.limit is None and body.size > _BUFFER_LIMIT and not self._read_paused:
             self._transport.pause_reading()  # until the handler reads the body
@@ -464,7 +471,7 @@ class HttpConnection(asyncio.Protocol):
             head = self._connections.encode_head(status, tuple(headers))
             if status in _BODILESS:
                 transport.write(head + b"\r\n")
-            elif request.method == "HEAD":
+            elif request.head.method == "HEAD":
                 transport.write(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)))
             elif len(body) < _LARGE_BODY:
                 transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
@@ -491,7 +498,7 @@ class HttpConnection(asyncio.Protocol):
             self._body.discard()
             self._expect_head()  # the rest of the body counts against the next head
         elif not self._buffer:
-            self._connections.idle.add(self)
+            self._begin_idle()
         if (self._buffer or self._read_paused or self._half_closed) and not self._parsing:
             self._loop.call_soon(self._continue)
 
@@ -620,6 +627,13 @@ class HttpConnection(asyncio.Protocol):
         """Stop the deadline of a request's head."""
         self._head_due = False
         self._connections.reading.discard(self)
+
+    def _begin_idle(self) -> None:
+        """Start the deadline of the next request."""
+        connections = self._connections
+        self.idle_since = now = connections.now()
+        if not connections.idle.running:
+            connections.idle.start(now)
 
     def on_read_timeout(self) -> None:
         """Refuse a request whose head did not arrive in time."""

@@ -714,8 +714,36 @@ async def test_deadlines_end_with_their_connections() -> None:
                 await caller.all_said()
                 await until(lambda: site.connections.open, "the connection")
             await site.until_closed()
-        deadlines = (site.connections.reading, site.connections.idle, site.connections.writing)
-        assert [len(each._since) for each in deadlines] == [0, 0, 0]
+        deadlines = (site.connections.reading, site.connections.writing)
+        assert [len(each._since) for each in deadlines] == [0, 0]
+
+
+async def test_idle_connections_are_closed_each_in_its_time() -> None:
+    async with serving(idle_timeout=64.0) as site, Caller(site.port) as first, Caller(site.port) as second:
+        for caller in (first, second):
+            assert (await ask(caller, "GET", "/now")).status == 200
+            site.clock.advance(30.0)
+        site.clock.advance(5.0)  # 65 and 35 seconds
+        assert await first.rest() == b""
+        await until(lambda: len(site.connections.open) == 1, "the end of the first connection")
+        site.clock.advance(28.0)
+        assert site.connections.open
+        site.clock.advance(2.0)
+        assert await second.rest() == b""
+
+
+async def test_idle_deadline_begins_anew_after_all_were_busy() -> None:
+    async with serving(idle_timeout=10.0) as site, Caller(site.port) as caller:
+        assert (await ask(caller, "GET", "/now")).status == 200
+        caller.say(request("GET", "/wait"))
+        await site.until_seen(2)
+        site.clock.advance(100.0)
+        site.gate.set()
+        assert (await caller.answer()).status == 200
+        site.clock.advance(9.0)
+        assert site.connections.open
+        site.clock.advance(2.0)
+        assert await caller.rest() == b""
 
 
 # --- faults -----------------------------------------------------------------------------------------------------
