@@ -327,7 +327,8 @@ class PeerConnection:
                 self.facts.report_failure(call, "-", error)
         except Exception as raised:  # noqa: BLE001 - an internal error
             self.handle_internal_error(raised, call)
-        call.work = None  # it refers to the call and to its result
+        if call.work is not None:
+            call.work = None  # it refers to the call and to its result
         if call.input_round is not None or call.once is not None:
             call.input_round = call.once = call.task = None
         if call.scheduled_at is not None and call.origin.stream is not None:  # the deadline queue keeps it

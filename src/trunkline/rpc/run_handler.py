@@ -260,7 +260,12 @@ def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> C
             _Task(work, loop=loop, eager_start=True) if _HAS_EAGER_TASKS else _Task(work, loop=loop)
         )
         if task.done():
-            _report_task_outcome(task, on_done, call)
+            try:
+                value = task.result()
+            except BaseException:  # noqa: BLE001 - reported
+                _report_task_outcome(task, on_done, call)
+            else:
+                on_done(call, value, None)
             return None
         task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
         return task

@@ -177,7 +177,7 @@ def _decode_response(frame: bytes) -> Message | Malformed:
 def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:
     """Decode a frame as `decode` does; a message with duplicate members in any of its objects is `Malformed`."""
     message = decode(frame)
-    if isinstance(message, Malformed) or not isinstance(frame, bytes) or _has_unique_members(frame, message):
+    if type(message) is Malformed or not isinstance(frame, bytes) or _has_unique_members(frame, message):
         return message
     return _reject_duplicates(frame, message)
 
@@ -389,7 +389,7 @@ def _read_item(frame: bytes) -> Message | Malformed:
 
 def encode(message: Message | Encoded | Sequence[Message]) -> bytes:
     """Encode a message or a batch, without framing."""
-    return message.frame if isinstance(message, Encoded) else _encoder.encode(message)
+    return message.frame if type(message) is Encoded else _encoder.encode(message)
 
 
 def encode_request(ident: RequestId, method: str, params: Any = UNSET) -> bytes:

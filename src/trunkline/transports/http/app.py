@@ -11,7 +11,6 @@ from typing import Final
 
 from trunkline.clock import Timer
 from trunkline.protocol.envelope import has_envelope
-from trunkline.protocol.revisions import MODERN_REVISIONS
 from trunkline.transports.http.authenticator import Admitted, Authenticator, AuthResult, Rejected
 from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarded_headers import TrustedProxies
@@ -30,7 +29,7 @@ from trunkline.transports.http.request import (
     Scope,
     Send,
 )
-from trunkline.transports.http.respond import VERSION_HEADER, refuse_not_acceptable
+from trunkline.transports.http.respond import refuse_not_acceptable
 from trunkline.transports.http.routes import MatchedRoute, RouteEndpoint, RouteFinder
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.session.endpoint import SessionEndpoint
@@ -68,7 +67,6 @@ _CORS_REQUEST_HEADERS: Final = (
     *(b"dpop", *_ROUTING_HEADERS),
 )
 _CORS_ANY_ORIGIN: Final = (b"access-control-allow-origin", b"*")
-_MODERN_VERSIONS: Final = frozenset(revision.value.encode() for revision in MODERN_REVISIONS)
 _MODERN_METHODS: Final = b"POST, OPTIONS"  # the modern era has neither sessions nor a standalone stream
 _METADATA_METHODS: Final = b"GET, OPTIONS"
 _PLAIN_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -102,6 +100,7 @@ class HttpApp:
         self.http_sse = HttpSseEndpoint(guard, _MESSAGES_PATH, forwarder)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._body_reader = BodyReader(settings, guard.clock)
+        self._body_limit = settings.http_body_size_limit
         self._path = path
         self._authenticator = authenticator
         self._health = health
@@ -127,7 +126,7 @@ class HttpApp:
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Answer a request that another process has forwarded; return False if its session or stream is not held
         here."""
-        request.path = _MESSAGES_PATH if request.is_sse_post else self._path
+        request.head.path = _MESSAGES_PATH if request.is_sse_post else self._path
         if request.is_sse_post:
             return await self.http_sse.handle_forwarded(request)
         return isinstance(self.handshake, SessionEndpoint) and await self.handshake.handle_forwarded(request)
@@ -220,7 +219,7 @@ class HttpApp:
     def _handle_mcp(self, request: HttpRequest) -> Handling:
         """Decide the era of a request to the MCP path, and pass the request to the endpoint of that era."""
         if request.method != "POST":
-            if request.method in {"GET", "DELETE"} and _names_modern_version(request):
+            if request.head.modern and request.method in {"GET", "DELETE"}:
                 request.refuse_method(_MODERN_METHODS)
                 return None
             return self.handshake.handle(request)
@@ -234,23 +233,21 @@ class HttpApp:
         return self._handle_post(request)
 
     def _handle_post(self, request: HttpRequest) -> Handling:
-        if not self._body_reader.check_length(request):
-            return None
-        if request.body is None:
-            return self._handle_when_read(request)
-        return self._handle_posted(request, request.body)
-
-    async def _handle_when_read(self, request: HttpRequest) -> None:
-        body = await self._body_reader.read_body(request)
-        if body is not None and (handling := self._handle_posted(request, body)) is not None:
-            await handling
-
-    def _handle_posted(self, request: HttpRequest, body: bytes) -> Handling:
+        body = request.body
+        if body is None or len(body) > self._body_limit:
+            return self._handle_when_read(request) if self._body_reader.check_length(request) else None
         request.body = b""  # decoding copies what is needed
         message = codec.decode_strict(body)
-        if _names_modern_version(request) or (isinstance(message, Request) and has_envelope(message.params)):
+        if request.head.modern or (type(message) is Request and has_envelope(message.params)):
             return self.modern.handle(request, message)
         return self.handshake.handle_post(request, message, body)
+
+    async def _handle_when_read(self, request: HttpRequest) -> None:
+        if (
+            await self._body_reader.read_body(request) is not None
+            and (handling := self._handle_post(request)) is not None
+        ):
+            await handling
 
     def _resource_path(self, route: str) -> str:
         """Return the path that clients know as the resource: the POST path of HTTP+SSE belongs to its stream's path,
@@ -364,11 +361,6 @@ class HttpApp:
         self.modern.close("the server has stopped")
         self.http_sse.close("the server has stopped")
         self.websocket.close("the server has stopped")
-
-
-def _names_modern_version(request: HttpRequest) -> bool:
-    """Return whether the version header names a revision of the modern era."""
-    return request.headers.get(VERSION_HEADER) in _MODERN_VERSIONS
 
 
 def _preflight_headers(requested: bytes) -> Headers:

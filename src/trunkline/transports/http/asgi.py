@@ -308,15 +308,15 @@ def make_request(writer: Any, scope: Scope, *, method: str) -> HttpRequest:
         query=scope.get("query_string", b""),
         repeated=repeated,
     )
-    return HttpRequest(
+    request = HttpRequest(
         writer,
         head,
         scheme=scope.get("scheme", "http"),
         client=UNIX_CLIENT if client is None else (client[0], client[1]) if client else None,
         server=None if server is None else (server[0], server[1]),
-        root_path=root,
-        scope=scope,
     )
+    request.root_path, request.scope = root, scope
+    return request
 
 
 def _join_repeated(fields: list[tuple[bytes, bytes]]) -> tuple[dict[bytes, bytes], list[bytes]]:

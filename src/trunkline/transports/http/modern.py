@@ -47,17 +47,12 @@ class ModernChannel:
         self._receiver: Receiver | None = None
         self._internal_ids = count(1)
         self._exchanges: dict[RequestId, Exchange] = {}
-        self._closed = False
+        self.closed = False  # whether the channel has ended
 
     @property
     def info(self) -> ChannelInfo:
         """Description of the channel: shared by unrelated peers."""
         return self._info
-
-    @property
-    def closed(self) -> bool:
-        """Whether the channel has ended."""
-        return self._closed
 
     @property
     def resumable(self) -> bool:
@@ -148,9 +143,9 @@ class ModernChannel:
 
     def terminate(self, closed: ChannelClosed) -> None:
         """End the channel with a reason, and abandon its exchanges."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         if self._receiver is not None:
             self._receiver.closed(closed)  # answers the requests in progress
         exchanges, self._exchanges = self._exchanges, {}

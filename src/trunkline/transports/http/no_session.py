@@ -8,8 +8,8 @@ from typing import Final
 
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.channel import ChannelClosed
-from trunkline.transports.http.request import Handling, HttpRequest
-from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
+from trunkline.transports.http.request import VERSION_HEADER, Handling, HttpRequest
+from trunkline.transports.http.respond import Responder, check_version, refuse_malformed
 from trunkline.transports.http.session.channel import Exchange, HttpChannel
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire.messages import Incoming, Malformed, Request

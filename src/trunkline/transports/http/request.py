@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from trunkline.errors import ProtocolError
+from trunkline.protocol.revisions import HANDSHAKE, MODERN_REVISIONS
 from trunkline.transports.addresses import format_host_port
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
@@ -39,12 +40,19 @@ Handling = Awaitable[None] | None
 UNIX_CLIENT: Final = ("unix", 0)
 """Address of a client that is connected through a Unix socket."""
 
+SESSION_HEADER: Final = b"mcp-session-id"
+VERSION_HEADER: Final = b"mcp-protocol-version"
+
 JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
 _SSE_HEADERS: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),  # a buffering proxy would hold back events
 )
+
+
+_HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: no header
+_MODERN_VERSIONS: Final = frozenset(revision.value.encode() for revision in MODERN_REVISIONS)
 
 
 class BodyTooLarge(Exception):
@@ -121,7 +129,18 @@ class HttpHead:
     has decided from the head alone.
     """
 
-    __slots__ = ("headers", "method", "path", "query", "repeated", "route", "view")
+    __slots__ = (
+        "handshake",
+        "headers",
+        "method",
+        "modern",
+        "path",
+        "query",
+        "repeated",
+        "route",
+        "session_id",
+        "view",
+    )
 
     def __init__(
         self,
@@ -140,6 +159,10 @@ class HttpHead:
         self.view = HeaderView(headers)
         self.repeated = repeated  # names of headers that occur more than once
         self.route: Callable[[HttpRequest], Handling] | None = None  # the handler of all requests with this head
+        session, version = headers.get(SESSION_HEADER), headers.get(VERSION_HEADER)
+        self.session_id = None if session is None else session.decode("latin-1")
+        self.modern = version in _MODERN_VERSIONS  # the version header names a revision of the modern era
+        self.handshake = version in _HANDSHAKE_VERSIONS  # it names one of the handshake era, or there is none
 
     def with_content_length(self, length: bytes) -> "HttpHead":
         """Return this head with another Content-Length."""
@@ -147,6 +170,11 @@ class HttpHead:
         head = HttpHead(self.method, self.path, headers, query=self.query, repeated=self.repeated)
         head.route = self.route
         return head
+
+
+def insufficient_scope_challenge(scopes: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return a `WWW-Authenticate` header that names the required scopes, without a link to resource metadata."""
+    return (b"www-authenticate", f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'.encode())
 
 
 class HttpRequest:
@@ -161,6 +189,9 @@ class HttpRequest:
     extra_headers: Headers = ()  # added to every response
     disconnected = False
     on_disconnect: Callable[[], object] | None = None
+    root_path = ""  # the path that the application is mounted at
+    scope: Mapping[str, Any] | None = None  # the ASGI scope, if there is one
+    scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = staticmethod(insufficient_scope_challenge)
 
     def __init__(
         self,
@@ -169,24 +200,33 @@ class HttpRequest:
         scheme: str = "http",
         client: tuple[str, int] | None = None,
         server: tuple[str, int | None] | None = None,
-        *,
-        root_path: str = "",
-        scope: Mapping[str, Any] | None = None,
     ) -> None:
-        """`scope` is the ASGI scope, if there is one."""
         self._writer = writer
         self.head = head
-        self.method = head.method
-        self.path = head.path
-        self.query = head.query
         self.headers = head.headers
-        self.repeated = head.repeated
         self.scheme = scheme
         self.client = client
         self.server = server
-        self.root_path = root_path  # the path that the application is mounted at
-        self.scope = scope
-        self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = insufficient_scope_challenge
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        """The decoded path within the application."""
+        return self.head.path
+
+    @property
+    def query(self) -> bytes:
+        """The query, without its question mark."""
+        return self.head.query
+
+    @property
+    def repeated(self) -> Sequence[bytes]:
+        """The names of headers that occur more than once."""
+        return self.head.repeated
 
     # --- responding -------------------------------------------------------------------------------
 
@@ -343,11 +383,6 @@ class HeaderView(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._raw)
-
-
-def insufficient_scope_challenge(scopes: Sequence[str]) -> tuple[bytes, bytes]:
-    """Return a `WWW-Authenticate` header that names the required scopes, without a link to resource metadata."""
-    return (b"www-authenticate", f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'.encode())
 
 
 @lru_cache(256)

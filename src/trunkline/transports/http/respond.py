@@ -12,8 +12,8 @@ from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import Interrupted, InvalidRequest, UnsupportedVersion
 from trunkline.protocol.error_codes import error_object
-from trunkline.protocol.revisions import HANDSHAKE, SUPPORTED_VERSIONS, Revision
-from trunkline.transports.http.request import JSON_CONTENT_TYPE, Handling, HttpRequest
+from trunkline.protocol.revisions import SUPPORTED_VERSIONS, Revision
+from trunkline.transports.http.request import JSON_CONTENT_TYPE, VERSION_HEADER, Handling, HttpRequest
 from trunkline.transports.http.session.channel import Exchange
 from trunkline.transports.http.session.event_store import format_event_id
 from trunkline.transports.http.session.streams import Stream
@@ -21,7 +21,6 @@ from trunkline.wire import codec, sse
 from trunkline.wire.messages import ErrorResponse, Incoming, Malformed, Request, RequestId
 
 __all__ = [
-    "VERSION_HEADER",
     "Responder",
     "check_version",
     "refuse_malformed",
@@ -30,9 +29,7 @@ __all__ = [
     "respond_json",
 ]
 
-VERSION_HEADER: Final = b"mcp-protocol-version"
 _PRIMED_SINCE: Final = Revision.V2025_11_25.value.encode()  # from here on a stream begins with an event without data
-_HANDSHAKE_VERSIONS: Final = frozenset(revision.value.encode() for revision in HANDSHAKE)
 _KIND_BY_CODE: Final = {-32700: "parse_error", -32602: "invalid_params"}
 _ACCEPT_BOTH_REQUIRED: Final = "Accept must include application/json and text/event-stream"
 
@@ -238,11 +235,11 @@ def refuse_not_acceptable(request: HttpRequest) -> None:
 def check_version(request: HttpRequest, message: Incoming | None = None) -> bool:
     """Return whether the version header is absent or names a revision of the handshake era; refuse the request
     otherwise."""
-    version = request.headers.get(VERSION_HEADER)
-    if version is None or version in _HANDSHAKE_VERSIONS:
+    if request.head.handshake:
         return True
+    version = request.headers[VERSION_HEADER].decode("latin-1")
     about = message.id if isinstance(message, Request | Malformed) else None
-    request.refuse_with_error(400, UnsupportedVersion(version.decode("latin-1"), SUPPORTED_VERSIONS), request_id=about)
+    request.refuse_with_error(400, UnsupportedVersion(version, SUPPORTED_VERSIONS), request_id=about)
     return False
 
 

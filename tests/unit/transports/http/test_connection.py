@@ -719,7 +719,11 @@ async def test_deadlines_end_with_their_connections() -> None:
 
 
 async def test_idle_connections_are_closed_each_in_its_time() -> None:
-    async with serving(idle_timeout=64.0) as site, Caller(site.port) as first, Caller(site.port) as second:
+    async with (
+        serving(header_timeout=100.0, idle_timeout=64.0) as site,
+        Caller(site.port) as first,
+        Caller(site.port) as second,
+    ):
         for caller in (first, second):
             assert (await ask(caller, "GET", "/now")).status == 200
             site.clock.advance(30.0)

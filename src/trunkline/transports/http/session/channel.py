@@ -14,7 +14,7 @@ from trunkline.errors import InsufficientScope
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver, RequestHead
 from trunkline.transports.http.session.event_store import EventStore, MemoryEventStore
 from trunkline.transports.http.session.streams import STANDALONE, Stream
-from trunkline.wire.codec import encode
+from trunkline.wire.codec import to_json
 from trunkline.wire.messages import (
     Batch,
     Encoded,
@@ -150,7 +150,6 @@ class HttpChannel:
     """Channel of one session, or of one POST where sessions are off."""
 
     __slots__ = (
-        "_closed",
         "_current_exchange",
         "_events",
         "_exchanges",
@@ -161,6 +160,7 @@ class HttpChannel:
         "_stream_numbers",
         "_streams",
         "active_requests",
+        "closed",
     )
 
     def __init__(
@@ -176,7 +176,7 @@ class HttpChannel:
         self._info = ChannelInfo("http", peer, revision=revision, session=session, handshake_only=True)
         self._settings = settings
         self._receiver: Receiver | None = None
-        self._closed = False
+        self.closed = False  # whether the session has ended in this process
         self._moved = False
         self._current_exchange: Exchange | None = None  # the exchange whose message is being passed up
         self._exchanges: dict[RequestId, Exchange] = {}
@@ -198,14 +198,9 @@ class HttpChannel:
         return self._info.revision is None
 
     @property
-    def closed(self) -> bool:
-        """Whether the session has ended in this process."""
-        return self._closed
-
-    @property
     def permanently_closed(self) -> bool:
         """Whether the session has ended for good: no process continues it."""
-        return self._closed and not self._moved
+        return self.closed and not self._moved
 
     def open(self, receiver: Receiver) -> None:
         """Set the receiver of incoming messages."""
@@ -217,7 +212,9 @@ class HttpChannel:
         self, message: Incoming, principal: Any, headers: Mapping[str, str], request: RequestHead | None = None
     ) -> Exchange:
         """Pass a message up; return its exchange, which may be decided already."""
-        exchange = self._current_exchange = self._create_exchange(message)
+        exchange = self._current_exchange = (
+            Exchange(self, (message.id,)) if type(message) is Request else self._create_exchange(message)
+        )
         try:
             if self._receiver is not None:
                 self._receiver.received([message], MessageOrigin(principal, headers, exchange, None, request))
@@ -228,8 +225,6 @@ class HttpChannel:
         return exchange
 
     def _create_exchange(self, message: Incoming) -> Exchange:
-        if type(message) is Request:
-            return Exchange(self, (message.id,))
         parts = message.messages if isinstance(message, Batch) else (message,)
         exchange = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
         exchange.malformed_ids = [part.id for part in parts if isinstance(part, Malformed)]
@@ -237,7 +232,7 @@ class HttpChannel:
 
     def _register(self, exchange: Exchange) -> None:
         """Register an exchange for later replies; abandon it if the session has ended meanwhile."""
-        if self._closed:
+        if self.closed:
             exchange.abandon()
             return
         for ident in exchange.request_ids:
@@ -263,12 +258,12 @@ class HttpChannel:
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
         """Send a message to the exchange or stream that it belongs to."""
-        if self._closed:
+        if self.closed:
             return
         if type(message) is Encoded:  # for many sessions
             self._send_event(message.frame, about)
             return
-        frame = encode(cast("Any", message))
+        frame = to_json(message)
         current = self._current_exchange
         if type(message) is Response and current is not None and message.id in current.request_ids:  # the common case
             current.finish(frame, failed=False)
@@ -388,12 +383,12 @@ class HttpChannel:
 
     def terminate(self, closed: ChannelClosed) -> None:
         """End the session with a reason, and abandon its exchanges."""
-        if self._closed:
+        if self.closed:
             return
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.closed(closed)  # answers requests in progress, so the channel closes afterwards
-        self._closed = True
+        self.closed = True
         for stream in self._streams.values():
             stream.end()
         exchanges, self._exchanges = self._exchanges, {}
@@ -402,7 +397,7 @@ class HttpChannel:
 
     def mark_moved(self) -> None:
         """End the channel because another process continues the session; clients resume their streams there."""
-        if not self._closed:
+        if not self.closed:
             self._moved = True
             for stream in self._streams.values():
                 stream.mark_moved()

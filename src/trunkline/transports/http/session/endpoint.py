@@ -13,17 +13,15 @@ from typing import Any, Final
 from msgspec import UNSET, DecodeError
 
 from trunkline.errors import StoreError
-from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder
-from trunkline.transports.http.request import Handling, HttpRequest
-from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed, respond_json
+from trunkline.transports.http.request import SESSION_HEADER, Handling, HttpRequest
+from trunkline.transports.http.respond import Responder, check_version, refuse_malformed, respond_json
 from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import Exchange, HttpChannel
 from trunkline.transports.http.session.event_store import parse_event_id
 from trunkline.transports.http.session.lookup import (
-    SESSION_HEADER,
     SESSION_NOT_FOUND,
     STORE_UNAVAILABLE,
     SessionLookup,
@@ -42,7 +40,6 @@ __all__ = ["SessionEndpoint"]
 _CANCELLED: Final = "notifications/cancelled"
 _read_cancelled: Final = codec.decoder(CancelledParams)
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-_HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: no header
 
 
 def _cancelled_request(message: Incoming) -> RequestId | None:
@@ -98,7 +95,7 @@ class SessionEndpoint:
 
     async def _find_and_handle(self, request: HttpRequest, message: Incoming, body: bytes) -> None:
         found: HttpSession | SessionRefusal | None = None
-        if SESSION_HEADER in request.headers and request.headers.get(VERSION_HEADER) in _HANDSHAKE_VERSIONS:
+        if request.head.session_id is not None and request.head.handshake:
             found = await self._lookup.find_or_forward(request, body)
             if found is None:
                 return
@@ -107,16 +104,16 @@ class SessionEndpoint:
             await handling
 
     def _run_exchange(self, request: HttpRequest, session: HttpSession, message: Incoming) -> Handling:
-        channel = session.channel
-        if session.stage is not Stage.USED and SESSION_HEADER in request.headers:
+        channel, head = session.channel, request.head
+        if session.stage is not Stage.USED and head.session_id is not None:
             self.sessions.advance_stage(session, message)
         channel.active_requests += 1
         try:
-            exchange = channel.begin_exchange(message, request.principal, request.head.view, request)
+            exchange = channel.begin_exchange(message, request.principal, head.view, request)
         except BaseException:
             channel.active_requests -= 1
             raise
-        if exchange.response is not None and exchange.stream is None and SESSION_HEADER in request.headers:
+        if exchange.response is not None and exchange.stream is None and head.session_id is not None:
             channel.active_requests -= 1
             respond_json(request, exchange, exchange.response)  # the common case: the reply came at once
             return None
@@ -138,7 +135,7 @@ class SessionEndpoint:
         self, request: HttpRequest, session: HttpSession, exchange: Exchange
     ) -> "Coroutine[Any, Any, None] | None":
         """Answer the POST of an exchange that is decided: at once, unless a stream or the store makes it wait."""
-        if SESSION_HEADER not in request.headers:
+        if request.head.session_id is None:
             if exchange.failed:
                 return self._respond_failed_handshake(request, session, exchange)
             request.extra_headers = ((SESSION_HEADER, session.id.encode()), *request.extra_headers)
@@ -173,18 +170,18 @@ class SessionEndpoint:
 
     def _local_session(self, request: HttpRequest) -> HttpSession | None:
         """Return the session that a request names if it is here and usable at once."""
-        ident = request.headers.get(SESSION_HEADER)
-        if ident is None or request.headers.get(VERSION_HEADER) not in _HANDSHAKE_VERSIONS:
+        head = request.head
+        if head.session_id is None or not head.handshake:
             return None
-        return self.sessions.get(ident.decode("latin-1"), request.principal)
+        return self.sessions.get(head.session_id, request.principal)
 
     def _session_in_doubt(self, request: HttpRequest, request_id: RequestId) -> HttpSession | None:
         """Return the session of a call that runs here, even if another process may have acquired the session: calls
         stay where they began."""
-        ident = request.headers.get(SESSION_HEADER)
-        if ident is None or request.headers.get(VERSION_HEADER) not in _HANDSHAKE_VERSIONS:
+        head = request.head
+        if head.session_id is None or not head.handshake:
             return None
-        return self.sessions.get_in_doubt(ident.decode("latin-1"), request.principal, request_id)
+        return self.sessions.get_in_doubt(head.session_id, request.principal, request_id)
 
     async def _open_session(
         self, request: HttpRequest, message: Incoming, refusal: SessionRefusal | None
@@ -313,7 +310,7 @@ class SessionEndpoint:
             request.respond(204)
 
     async def _find_session(self, request: HttpRequest) -> HttpSession | None:
-        if SESSION_HEADER not in request.headers:
+        if request.head.session_id is None:
             request.refuse(400, "a session is required: send Mcp-Session-Id")
             return None
         found = self._local_session(request)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from trunkline.errors import Fenced, InternalError, Interrupted, StoreError
 from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.http.forwarding.outbound import Forwarder, ForwardOutcome
-from trunkline.transports.http.request import HttpRequest
+from trunkline.transports.http.request import SESSION_HEADER, HttpRequest
 from trunkline.transports.http.respond import respond_interrupted
 from trunkline.transports.http.session.backend import EXPIRED, HeldElsewhere, SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import HttpChannel
@@ -24,7 +24,7 @@ from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Request
 
-__all__ = ["HOLDER_LOST", "SESSION_HEADER", "STORE_UNAVAILABLE", "SessionLookup", "SessionRefusal", "SessionRestorer"]
+__all__ = ["HOLDER_LOST", "STORE_UNAVAILABLE", "SessionLookup", "SessionRefusal", "SessionRestorer"]
 
 
 class SessionRefusal(Struct, frozen=True):
@@ -121,7 +121,6 @@ class SessionRestorer:
         return self._sessions.add(ident, channel, principal, stored)
 
 
-SESSION_HEADER: Final = b"mcp-session-id"
 HOLDER_LOST: Final = "the process that handled this request was lost"
 STORE_UNAVAILABLE: Final = SessionRefusal(
     "the session store is unavailable; try again later", "temporarily_unavailable", 503, b"1"
