@@ -35,7 +35,7 @@ from trunkline.transports.channel import MessageOrigin
 from trunkline.transports.http import app, http_sse, modern
 from trunkline.transports.http.connection import HttpConnection
 from trunkline.transports.http.head import BadHead, HeadParser
-from trunkline.transports.http.request import Handling, HttpRequest
+from trunkline.transports.http.request import Handling, HttpHead, HttpRequest
 from trunkline.transports.http.session import channel, sessions
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.origin_policy import HostOriginPolicy
@@ -253,7 +253,8 @@ def _trailers_as_headers(patch: pytest.MonkeyPatch) -> None:
 
     def begin_body(self: Any, asked: HttpRequest, body: Any, data: bytes) -> None:
         name, _, value = data.rstrip().rpartition(b"\r\n")[2].partition(b": ")
-        asked.headers[name] = value
+        asked.head = HttpHead(asked.method, asked.path, {**asked.headers, name: value})
+        asked.headers = asked.head.headers
         original(self, asked, body, data)
 
     patch.setattr(HttpConnection, "_begin_body", begin_body)
@@ -263,7 +264,7 @@ def _similar_paths(patch: pytest.MonkeyPatch) -> None:
     original = app.HttpApp.handle
 
     def handle(self: Any, asked: HttpRequest) -> Handling:
-        asked.path = posixpath.normpath(asked.path.lower())
+        asked.head.path = posixpath.normpath(asked.path.lower())
         return original(self, asked)
 
     patch.setattr(app.HttpApp, "handle", handle)

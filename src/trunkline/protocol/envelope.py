@@ -2,6 +2,8 @@
 
 There is no handshake. Each request contains its revision and the client's capabilities, independent of earlier
 requests. A request without these two belongs to the handshake era, or is invalid.
+
+Most clients send the same bytes with every request, so valid envelopes are remembered by their bytes.
 """
 
 from collections.abc import Mapping
@@ -23,10 +25,15 @@ from trunkline.protocol.meta import (
 from trunkline.protocol.types import ClientCapabilities, Implementation, LoggingLevel
 from trunkline.wire import codec
 
-__all__ = ["Envelope", "InvalidEnvelope", "ModernParams", "has_envelope", "read_params"]
+__all__ = ["ENVELOPE_KEY", "Envelope", "InvalidEnvelope", "ModernParams", "has_envelope", "read_params"]
+
+ENVELOPE_KEY: Final = PROTOCOL_VERSION.encode()
+"""The member that every envelope has, as it is in JSON."""
 
 _NO_VERSION: Final = "(none)"  # recognized by its identity, since a peer may send any text
-_CACHED: Final = 1024  # bytes of capabilities that are worth remembering
+_CACHED: Final = 1024  # bytes; longer envelopes and capabilities are not worth remembering
+_REMEMBERED: Final = 256  # envelopes
+_UNIQUE: Final = (b'"progressToken"', b'"traceparent"')  # members that differ from request to request
 
 
 class Envelope(Struct, frozen=True):
@@ -73,32 +80,27 @@ class InvalidEnvelope(InvalidParams):
 class ModernParams(Struct):
     """What every request of the modern era has in its params: the envelope, and the members that a header repeats."""
 
-    meta: Envelope | UnsetType = field(name="_meta", default=UNSET)
+    meta: Any = field(name="_meta", default=UNSET)
     name: Any = None
     uri: Any = None
     taskId: Any = None  # noqa: N815 - as it is on the wire
 
-    def envelope(self, *, expected: bool) -> Envelope | None:
-        """Return the envelope; None for the handshake era, unless an envelope is expected. Raise `InvalidEnvelope`."""
-        meta = self.meta
-        if meta is UNSET or meta.version is _NO_VERSION:
-            if expected:
-                raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
-            return None
-        if meta.encoded_capabilities is UNSET:
-            raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object means none")
-        encoded = bytes(meta.encoded_capabilities)
-        why = (_capabilities_fault if len(encoded) <= _CACHED else _capabilities_fault.__wrapped__)(encoded)
-        if why is not None:
-            raise InvalidEnvelope(f"client capabilities are malformed: {why}")
-        return meta
+
+class _DecodedParams(ModernParams):
+    meta: Envelope | UnsetType = field(name="_meta", default=UNSET)
+
+
+class _UndecodedParams(ModernParams):
+    meta: Raw | UnsetType = field(name="_meta", default=UNSET)
 
 
 class _Keys(Struct):
     meta: dict[str, Raw] = field(name="_meta", default_factory=dict[str, Raw])
 
 
-_read_params: Final = codec.decoder(ModernParams)
+_read_params: Final = codec.decoder(_DecodedParams)
+_read_undecoded: Final = codec.json_decoder(_UndecodedParams)
+_read_envelope: Final = codec.json_decoder(Envelope)
 _read_keys: Final = codec.decoder(_Keys)
 _read_info: Final = codec.decoder(Implementation)
 _read_capabilities: Final = codec.json_decoder(ClientCapabilities)
@@ -115,12 +117,53 @@ def has_envelope(params: Any) -> bool:
         return False
 
 
-def read_params(params: Any) -> ModernParams:
-    """Return what the params of any request may have. Raise `InvalidEnvelope` if their `_meta` is invalid."""
+def read_params(params: Any, *, expected: bool) -> tuple[Envelope | None, ModernParams]:
+    """Return the envelope in the params of any request, and the members that headers repeat. Without an envelope, the
+    request is of the handshake era, unless an envelope is expected. Raise `InvalidEnvelope`."""
+    if type(params) is Raw:
+        try:
+            undecoded = _read_undecoded(params)
+            if undecoded.meta is not UNSET:
+                encoded = bytes(undecoded.meta)
+                return _remembered.get(encoded) or _read_valid_envelope(encoded), undecoded
+        except (codec.DecodeError, RecursionError, InvalidEnvelope):
+            pass  # decoding all of the params gives a better explanation
     try:
-        return ModernParams() if params is UNSET else _read_params(params)
+        decoded = _DecodedParams() if params is UNSET else _read_params(params)
     except (codec.DecodeError, RecursionError) as error:
         raise InvalidEnvelope(f"the _meta of the request: {error}") from None
+    if decoded.meta is UNSET or decoded.meta.version is _NO_VERSION:
+        if expected:
+            raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
+        return None, decoded
+    _validate_capabilities(decoded.meta)
+    return decoded.meta, decoded
+
+
+_remembered: Final[dict[bytes, Envelope]] = {}
+
+
+def _read_valid_envelope(encoded: bytes) -> Envelope:
+    """Return an envelope that is complete and valid, and remember it if the client may send it again."""
+    envelope = _read_envelope(encoded)
+    if envelope.version is _NO_VERSION:
+        raise InvalidEnvelope("not an envelope")
+    _validate_capabilities(envelope)
+    if len(encoded) <= _CACHED and all(encoded.find(member) < 0 for member in _UNIQUE):
+        if len(_remembered) >= _REMEMBERED:
+            _remembered.clear()
+        _remembered[encoded] = envelope
+    return envelope
+
+
+def _validate_capabilities(envelope: Envelope) -> None:
+    """Raise `InvalidEnvelope` for an envelope without valid capabilities."""
+    if envelope.encoded_capabilities is UNSET:
+        raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object means none")
+    encoded = bytes(envelope.encoded_capabilities)
+    why = (_capabilities_fault if len(encoded) <= _CACHED else _capabilities_fault.__wrapped__)(encoded)
+    if why is not None:
+        raise InvalidEnvelope(f"client capabilities are malformed: {why}")
 
 
 @lru_cache(maxsize=256)

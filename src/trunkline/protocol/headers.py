@@ -25,6 +25,7 @@ __all__ = [
     "InvalidValue",
     "MirroredArgument",
     "Primitive",
+    "RoutingHeaders",
     "decode_value",
     "encode_value",
     "find_mirrored_arguments",
@@ -77,6 +78,22 @@ class InvalidAnnotation(TrunklineError, ValueError):
 
 class InvalidValue(TrunklineError, ValueError):
     """A value that cannot be sent in a header, or a header that cannot be decoded."""
+
+
+class RoutingHeaders(Struct, frozen=True):
+    """The headers that repeat a request's revision, method and target, read once for all requests that have them."""
+
+    version: str | None = None
+    method: str | None = None
+    name: str | None = None
+    plain_name: str | None = None  # the name, if it stands for itself
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> "RoutingHeaders":
+        """Read them from all headers, by lower-case names."""
+        name = headers.get(_NAME.lower())
+        plain = name if name is not None and _is_plain(name) else None
+        return cls(headers.get("mcp-protocol-version"), headers.get(_METHOD.lower()), name, plain)
 
 
 class MirroredArgument(Struct, frozen=True):
@@ -156,13 +173,11 @@ def routing_headers(method: str, params: Mapping[str, Any] | None) -> dict[str, 
     return {_METHOD: method} if name is None else {_METHOD: method, _NAME: name}
 
 
-def match_exactly(method: str, name: str | None, headers: Mapping[str, str]) -> bool:
+def match_exactly(method: str, name: str | None, headers: RoutingHeaders) -> bool:
     """Return whether the headers equal the request's values literally, without any encoding: the common case."""
-    if headers.get("mcp-method") != method:
+    if headers.method != method:
         return False
-    if method not in NAME_MEMBERS:
-        return True
-    return name is not None and headers.get("mcp-name") == name and _is_plain(name)
+    return method not in NAME_MEMBERS or (name is not None and headers.plain_name == name)
 
 
 def _is_plain(name: str) -> bool:
@@ -170,24 +185,20 @@ def _is_plain(name: str) -> bool:
     return name.isascii() and name.isprintable() and not name.startswith("=?") and name.strip() == name
 
 
-def find_mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:
-    """Return how the headers, by lower-case names, contradict the method and the mirrored name; None if they agree."""
-    header = headers.get(_METHOD.lower())
-    if header is None:
+def find_mismatch(method: str, name: str | None, headers: RoutingHeaders) -> str | None:
+    """Return how the headers contradict the method and the mirrored name; None if they agree."""
+    if headers.method is None:
         return f"{_METHOD} is missing"
-    if header.strip(_BLANK) != method:  # never encoded
+    if headers.method.strip(_BLANK) != method:  # never encoded
         return f"{_METHOD} is not the method of the request"
     if method not in NAME_MEMBERS:
         return None
-    return _compare_header(_NAME, f"params.{NAME_MEMBERS[method]}", name, headers)
+    return _compare_header(_NAME, headers.name, f"params.{NAME_MEMBERS[method]}", name)
 
 
-def _compare_header(
-    header: str, what: str, value: object, headers: Mapping[str, str], kind: str = "string"
-) -> str | None:
-    """Return how a header contradicts a value of the body; None if they agree. A value without a header form must not
-    have a header; the schema decides whether the body may have it."""
-    received = headers.get(header.lower())
+def _compare_header(header: str, received: str | None, what: str, value: object, kind: str = "string") -> str | None:
+    """Return how a header, as received, contradicts a value of the body; None if they agree. A value without a header
+    form must not have a header; the schema decides whether the body may have it."""
     try:
         expected = _text(value)
         found = None if received is None else decode_value(received)
@@ -280,9 +291,14 @@ def find_param_mismatch(
 ) -> str | None:
     """Return how the headers of a call, by lower-case names, contradict its arguments; None if they agree."""
     differences = (
-        _compare_header(mirror.header, f"argument {_named(mirror.path)}", value, headers, mirror.type)
+        _compare_header(
+            mirror.header,
+            headers.get(mirror.header.lower()),
+            f"argument {_named(mirror.path)}",
+            _value_at(arguments, mirror.path),
+            mirror.type,
+        )
         for mirror in mirrors
-        for value in [_value_at(arguments, mirror.path)]
     )
     return next(filter(None, differences), None)
 

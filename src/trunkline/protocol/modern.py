@@ -8,7 +8,7 @@ and scope.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFound, UnsupportedVersion
@@ -20,7 +20,7 @@ from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import Method, Side, methods_for
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import MODERN_REVISIONS, SUPPORTED_VERSIONS, Revision
-from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result
+from trunkline.protocol.types import CallToolResult, ContentBlock, Implementation, InputRequiredResult, Params, Result
 from trunkline.protocol.types.tasks_extension import DetailedTask, TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
@@ -39,7 +39,6 @@ _CACHEABLE_METHODS: Final = frozenset(
     }
 )  # methods whose results have a cache lifetime
 
-_VERSION: Final = "mcp-protocol-version"
 _COMPLETE: Final = b"complete"
 _WITH_META: Final = (Result, Params, DetailedTask)
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
@@ -57,6 +56,16 @@ class CacheHint(Struct, frozen=True):
 _NOT_CACHED: Final = CacheHint()
 
 
+class _CompleteToolResult(Struct, rename="camel", gc=False):
+    """A result of `tools/call` with the members that begin every result."""
+
+    result_type: str
+    meta: Raw = field(name="_meta")
+    content: list[ContentBlock]
+    structured_content: Any
+    is_error: bool
+
+
 class ModernProtocol:
     """Validates requests with an envelope and encodes their results."""
 
@@ -66,16 +75,18 @@ class ModernProtocol:
         self._cached_for: Capabilities | None = None
         self._cached_paths: frozenset[str] = frozenset()
         self._info = codec.to_raw(info)
-        self._plain_meta = codec.to_json({SERVER_INFO: self._info})
-        self._plain_head = _encode_head(b"complete", self._plain_meta)
+        self._plain_meta = codec.to_raw({SERVER_INFO: self._info})
+        self._plain_head = _encode_head(b"complete", bytes(self._plain_meta))
 
     # --- requests ------------------------------------------------------------------------------
 
-    def validate_request(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
+    def validate_request(
+        self, message: Request, headers: mirror.RoutingHeaders | None
+    ) -> tuple[Method, Envelope] | None:
         """Return the method and the envelope of a request; None for a request of the handshake era. Raise a
         `ProtocolError` for an invalid request. `headers` are those of an HTTP transport."""
-        params, named = read_params(message.params), None if headers is None else headers.get(_VERSION)
-        envelope = params.envelope(expected=named in _MODERN_VERSIONS)
+        named = None if headers is None else headers.version
+        envelope, params = read_params(message.params, expected=named in _MODERN_VERSIONS)
         if envelope is None:
             return None
         version = envelope.version
@@ -113,16 +124,24 @@ class ModernProtocol:
         """Return the hint for a result that states none; None if the results of the method have no cache lifetime."""
         return _NOT_CACHED if method in _CACHEABLE_METHODS else None
 
+    def complete_tool_result(self, result: CallToolResult, *, unwrap: bool) -> Struct:
+        """Return a result without metadata of its own in the form of the modern era, to be encoded with its response.
+        `unwrap` is as for `encode_result`."""
+        value: Any = result.structured_content
+        if unwrap and isinstance(value, dict) and "result" in value:
+            value = value["result"]  # pyright: ignore[reportUnknownVariableType] - `cast` is a call
+        return _CompleteToolResult("complete", self._plain_meta, result.content, value, result.is_error)
+
     def encode_result(self, result: Any, *, hint: CacheHint | None = None, unwrap: bool = False) -> Raw:
         """Encode a result. `unwrap`: send structured content without the wrapper object of older revisions."""
         if unwrap and isinstance(result, CallToolResult):
             result = unwrap_result(result)
         kind, meta = _KINDS.get(cast("Any", type(result)), _COMPLETE), self._plain_meta
         if isinstance(result, _WITH_META) and result.meta is not None:
-            meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
+            meta = codec.to_raw({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a copy, since a handler may return one object many times
         plain = kind is _COMPLETE and meta is self._plain_meta
-        head = self._plain_head if plain else _encode_head(kind, meta)
+        head = self._plain_head if plain else _encode_head(kind, bytes(meta))
         body = codec.to_json(project(result, Revision.V2026_07_28))
         if hint is not None and kind is _COMPLETE:
             head += b',"ttlMs":%d,"cacheScope":"%b"' % (round(hint.ttl * 1000), hint.scope.encode())
@@ -134,7 +153,7 @@ def _encode_head(kind: bytes, meta: bytes) -> bytes:
     return b'{"resultType":"%b","_meta":%b' % (kind, meta)
 
 
-def _check_routing_headers(method: str, params: ModernParams, headers: Mapping[str, str]) -> None:
+def _check_routing_headers(method: str, params: ModernParams, headers: mirror.RoutingHeaders) -> None:
     """Raise `HeaderMismatch` if `Mcp-Method` or `Mcp-Name` contradicts the request."""
     member = mirror.NAME_MEMBERS.get(method)
     target = None if member is None else getattr(params, member)

@@ -66,6 +66,7 @@ from trunkline.wire.messages import (
 
 if TYPE_CHECKING:
     from trunkline.protocol.client_envelope import ClientEnvelope
+    from trunkline.protocol.headers import RoutingHeaders
     from trunkline.protocol.modern import ModernProtocol
 
 __all__ = ["Session"]
@@ -286,9 +287,9 @@ class Session:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(
-        self, message: Message | Malformed, now: float, headers: Mapping[str, str] | None = None
+        self, message: Message | Malformed, now: float, headers: "RoutingHeaders | None" = None
     ) -> SessionEvent:
-        """Handle a message and return an event. `headers` are those of an HTTP transport."""
+        """Handle a message and return an event. `headers` are those of an HTTP transport of the modern era."""
         if isinstance(message, Request):
             if self.get_modern is not None and (headers is not None or may_have_envelope(message.params)):
                 event = self._receive_modern(message, now, self.get_modern(), headers)
@@ -305,7 +306,7 @@ class Session:
         return self._receive_other(message, now)
 
     def _receive_modern(
-        self, message: Request, now: float, modern: "ModernProtocol", headers: Mapping[str, str] | None
+        self, message: Request, now: float, modern: "ModernProtocol", headers: "RoutingHeaders | None"
     ) -> SessionEvent | None:
         """Handle a request with an envelope; return None if it has none."""
         try:
@@ -463,6 +464,8 @@ class Session:
         if call.envelope is not None and self.get_modern is not None:
             modern = self.get_modern()
             hint = call.hint or modern.default_hint(call.method.name)
+            if type(result) is CallToolResult and result.meta is None and hint is None:
+                return Response(call.id, modern.complete_tool_result(result, unwrap=call.unwrapped))
             return Response(call.id, modern.encode_result(result, hint=hint, unwrap=call.unwrapped))
         return Response(call.id, project(result, self.effective_revision))
 

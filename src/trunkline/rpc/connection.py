@@ -179,7 +179,7 @@ class PeerConnection:
                 self._keepalive.last_received = now
             if self.facts.observed:
                 self.facts.emit(Received, count=len(messages))
-            receive, headers = self.session.receive, None if origin.original_id is None else origin.headers
+            receive, headers = self.session.receive, origin.routing_headers
             for message in messages:
                 if type(message) is Batch:
                     self._receive_batch(message, now, origin)
@@ -329,8 +329,10 @@ class PeerConnection:
             self.handle_internal_error(raised, call)
         if call.work is not None:
             call.work = None  # it refers to the call and to its result
-        if call.input_round is not None or call.once is not None:
-            call.input_round = call.once = call.task = None
+        if call.input_round is not None:
+            call.input_round = None
+        if call.once is not None or call.task is not None:
+            call.once = call.task = None
         if call.scheduled_at is not None and call.origin.stream is not None:  # the deadline queue keeps it
             call.origin = MessageOrigin(call.origin.principal, call.origin.headers)
         if self._queued_calls or self._reading_paused or self._call_ended is not None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
 if TYPE_CHECKING:
-    from trunkline.protocol.headers import MirroredArgument
+    from trunkline.protocol.headers import MirroredArgument, RoutingHeaders
 
 __all__ = [
     "Accept",
@@ -97,6 +97,7 @@ class MessageOrigin(Struct, frozen=True):
     stream: Any = None
     original_id: RequestId | None = None  # the peer's request id, if the transport assigned another one
     request: RequestHead | None = None  # the HTTP request that carried the messages; a WebSocket's is its handshake
+    routing_headers: "RoutingHeaders | None" = None  # of a modern request over HTTP, to be compared with it
 
 
 class ChannelClosed(Struct, frozen=True):

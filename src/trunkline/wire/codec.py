@@ -177,9 +177,10 @@ def _decode_response(frame: bytes) -> Message | Malformed:
 def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:
     """Decode a frame as `decode` does; a message with duplicate members in any of its objects is `Malformed`."""
     message = decode(frame)
+    # `isinstance` is slow for a struct type, unless it is the very type of the object.
     if type(message) is Malformed or not isinstance(frame, bytes) or _has_unique_members(frame, message):
         return message
-    return _reject_duplicates(frame, message)
+    return _reject_duplicates(frame, cast("Message | Batch", message))
 
 
 def _has_unique_members(frame: bytes, message: Incoming) -> bool:

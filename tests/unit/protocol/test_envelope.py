@@ -20,7 +20,7 @@ def raw(value: Any) -> Raw:
 
 
 def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
-    return read_params(params).envelope(expected=expected)
+    return read_params(params, expected=expected)[0]
 
 
 def read_before(value: Any) -> DecodedJson:
@@ -121,3 +121,26 @@ def test_long_capabilities_are_validated_too() -> None:
     said = meta({"sampling": 3, "padding": {"text": "x" * 2000}})
     with pytest.raises(InvalidEnvelope, match="malformed"):
         read_envelope(raw({"_meta": said}))
+
+
+def test_envelope_is_read_from_decoded_params() -> None:
+    assert read_envelope(read_before({"_meta": meta()})) == read_envelope(raw({"_meta": meta()}))
+
+
+def test_envelope_that_is_sent_again_is_the_same() -> None:
+    first, second = (read_envelope(raw({"name": name, "_meta": meta({"sampling": {}})})) for name in ("x", "y"))
+    assert first is second
+
+
+@pytest.mark.parametrize("member", ["progressToken", "traceparent"])
+def test_envelopes_that_differ_in_every_request_are_not_remembered(member: str) -> None:
+    first, second = (read_envelope(raw({"_meta": {**meta(), member: "1"}})) for _ in range(2))
+    assert first == second
+    assert first is not second
+
+
+def test_many_envelopes_are_read_correctly() -> None:
+    for number in (*range(600), *range(600)):
+        envelope = read_envelope(raw({"_meta": meta({"experimental": {f"n{number}": {}}})}))
+        assert envelope is not None
+        assert envelope.capabilities == {"experimental": {f"n{number}": {}}}

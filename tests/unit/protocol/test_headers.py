@@ -11,6 +11,7 @@ from trunkline.protocol.headers import (
     InvalidAnnotation,
     InvalidValue,
     MirroredArgument,
+    RoutingHeaders,
     decode_value,
     encode_value,
     find_mirrored_arguments,
@@ -168,7 +169,7 @@ def test_illegal_name_is_encoded() -> None:
 )
 def test_server_accepts_client_headers(method: str, params: dict[str, Any], name: str | None) -> None:
     headers = {header.lower(): f" {value}\t" for header, value in routing_headers(method, params).items()}
-    assert find_mismatch(method, name, headers) is None
+    assert find_mismatch(method, name, RoutingHeaders.read(headers)) is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_server_accepts_client_headers(method: str, params: dict[str, Any], name
     ],
 )  # fmt: skip
 def test_header_mismatch_is_explained(method: str, name: str | None, headers: dict[str, str], said: str) -> None:
-    assert find_mismatch(method, name, headers) == said
+    assert find_mismatch(method, name, RoutingHeaders.read(headers)) == said
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_header_mismatch_is_explained(method: str, name: str | None, headers: di
     ],
 )
 def test_name_header_is_optional_without_name(method: str, headers: dict[str, str]) -> None:
-    assert find_mismatch(method, None, headers) is None
+    assert find_mismatch(method, None, RoutingHeaders.read(headers)) is None
 
 
 # --- arguments of tools -------------------------------------------------------------------------
@@ -399,6 +400,7 @@ def test_booleans_have_one_spelling(header: str) -> None:
 def test_exact_repetition_takes_fast_path(
     method: str, name: str | None, repeated: dict[str, str], plainly: bool
 ) -> None:
-    assert match_exactly(method, name, repeated) is plainly
+    headers = RoutingHeaders.read(repeated)
+    assert match_exactly(method, name, headers) is plainly
     if plainly:
-        assert find_mismatch(method, name, repeated) is None
+        assert find_mismatch(method, name, headers) is None

@@ -9,6 +9,7 @@ from tests import official
 from tests.modern import PREFIX, REVISION, meta
 
 from trunkline.errors import ProtocolError
+from trunkline.protocol.headers import RoutingHeaders
 from trunkline.protocol.modern import CacheHint, ModernProtocol, unwrap_result, wrap_result
 from trunkline.protocol.types import (
     CallToolResult,
@@ -38,7 +39,7 @@ def call(method: str = "tools/call", said: Any = None, **members: Any) -> Reques
 
 def why(stateless: ModernProtocol, request: Request, headers: dict[str, str] | None = None) -> int:
     with pytest.raises(ProtocolError) as refused:
-        stateless.validate_request(request, headers)
+        stateless.validate_request(request, None if headers is None else RoutingHeaders.read(headers))
     return refused.value.code
 
 
@@ -46,7 +47,7 @@ def why(stateless: ModernProtocol, request: Request, headers: dict[str, str] | N
 
 
 def test_request_with_envelope_is_accepted(stateless: ModernProtocol) -> None:
-    for headers in (None, HEADERS):
+    for headers in (None, RoutingHeaders.read(HEADERS)):
         admitted = stateless.validate_request(call(), headers)
         assert admitted is not None
         assert (admitted[0].name, admitted[1].version) == ("tools/call", REVISION)

@@ -16,7 +16,7 @@ from trunkline.errors import (
 )
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.inflight import IncomingRequest
-from trunkline.protocol.meta import IDEMPOTENCY_KEY, progress_token
+from trunkline.protocol.meta import IDEMPOTENCY_KEY, PROGRESS_TOKEN, progress_token
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
 from trunkline.registry.handlers import Run
 from trunkline.registry.tools import ToolEntry
@@ -81,7 +81,7 @@ def _call(connection: Connection, call: IncomingRequest, params: CallToolParams)
 
 def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams) -> Work:
     meta = params.meta
-    if meta is not None:
+    if meta is not None and PROGRESS_TOKEN in meta:
         call.token = progress_token(meta)
     if call.envelope is not None:
         _prepare_modern_call(entry, connection, call, params, call.envelope)
@@ -194,7 +194,8 @@ def _prepare_modern_call(
         if not is_declared(envelope.capabilities, capability):
             raise MissingCapability(capability)
     _load_begin_round()(connection, call, params)
-    call.unwrapped = entry.output.wraps
+    if entry.output.wraps:
+        call.unwrapped = True
 
 
 @cache

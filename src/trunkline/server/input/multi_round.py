@@ -117,16 +117,30 @@ class _Questions:
 class Round:
     """One run of a handler: its questions, and the answers of earlier rounds. Most handlers ask none."""
 
-    __slots__ = ("_call", "_connection", "_lazy_questions", "_params", "_state")
+    __slots__ = ("_call", "_connection", "_lazy_questions", "_lazy_state", "_params")
 
-    def __init__(
-        self, connection: RoundConnection, call: IncomingRequest, state: _State, params: MultiRoundParams
-    ) -> None:
+    def __init__(self, connection: RoundConnection, call: IncomingRequest, params: MultiRoundParams) -> None:
         self._connection = connection
         self._call = call
-        self._state = state
         self._params = params
+        self._lazy_state: _State | None = None
         self._lazy_questions: _Questions | None = None
+
+    @property
+    def _state(self) -> _State:
+        if self._lazy_state is None:
+            self._lazy_state = _State()
+        return self._lazy_state
+
+    def load_answers(self) -> None:
+        """Load the answers of earlier rounds from the params. Raises `InvalidRequestState` for a state that this server
+        did not create for this request."""
+        params = self._params
+        if params.request_state is not None:
+            now = self._connection.shared.wall_clock.now()
+            self._lazy_state = _decode_state(self.sealer.open(params.request_state, self.request_binding(), now))
+        if params.input_responses:
+            self._state.answers.update(params.input_responses)
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -257,15 +271,9 @@ class EffectLog:
 def begin_round(connection: RoundConnection, call: IncomingRequest, params: MultiRoundParams) -> None:
     """Prepare a request with an envelope for multi-round input. Raises `InvalidRequestState` for a state that this
     server did not create for this request."""
-    state = _State()
-    current = call.input_round = Round(connection, call, state, params)
-    if params.request_state is not None:
-        earlier = _decode_state(
-            current.sealer.open(params.request_state, current.request_binding(), connection.shared.wall_clock.now())
-        )
-        state.answers, state.effects = earlier.answers, earlier.effects
-    if params.input_responses:
-        state.answers.update(params.input_responses)
+    current = call.input_round = Round(connection, call, params)
+    if params.request_state is not None or params.input_responses:
+        current.load_answers()
 
 
 def to_modern_outcome(call: IncomingRequest, error: BaseException) -> InputRequiredResult | BaseException:

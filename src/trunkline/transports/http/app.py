@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from msgspec import Raw
+
 from trunkline.clock import Timer
-from trunkline.protocol.envelope import has_envelope
+from trunkline.protocol.envelope import ENVELOPE_KEY, has_envelope
 from trunkline.transports.http.authenticator import Admitted, Authenticator, AuthResult, Rejected
 from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarded_headers import TrustedProxies
@@ -140,8 +142,6 @@ class HttpApp:
 
     def handle(self, request: HttpRequest) -> Handling:
         """Check, authenticate and route one HTTP request."""
-        if (route := request.head.route) is not None:
-            return route(request)
         self._proxies.resolve(request)
         if request.repeated and not self._check_repeated_headers(request):
             return None
@@ -238,7 +238,12 @@ class HttpApp:
             return self._handle_when_read(request) if self._body_reader.check_length(request) else None
         request.body = b""  # decoding copies what is needed
         message = codec.decode_strict(body)
-        if request.head.modern or (type(message) is Request and has_envelope(message.params)):
+        # A search in the whole body is faster than one in the params, which are a copy.
+        if request.head.modern or (
+            type(message) is Request
+            and (body.find(ENVELOPE_KEY) >= 0 or type(message.params) is not Raw)
+            and has_envelope(message.params)
+        ):
             return self.modern.handle(request, message)
         return self.handshake.handle_post(request, message, body)
 

@@ -371,7 +371,10 @@ class HttpConnection(asyncio.Protocol):
         self._on_half_closed = None
         handler = self._connections.handler
         try:
-            handling = handler.handle_upgrade(request) if parsed.websocket else handler.handle(request)
+            if (route := head.route) is not None:
+                handling = route(request)
+            else:
+                handling = handler.handle_upgrade(request) if parsed.websocket else handler.handle(request)
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
             self._fail(error, request)
             return

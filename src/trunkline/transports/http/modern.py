@@ -46,7 +46,7 @@ class ModernChannel:
         self._settings = settings
         self._receiver: Receiver | None = None
         self._internal_ids = count(1)
-        self._exchanges: dict[RequestId, Exchange] = {}
+        self.exchanges: dict[RequestId, Exchange] = {}  # of the requests in progress, by their internal ids
         self.closed = False  # whether the channel has ended
 
     @property
@@ -59,9 +59,6 @@ class ModernChannel:
         """False: a client cannot resume the stream of a self-contained request."""
         return False
 
-    def __len__(self) -> int:
-        return len(self._exchanges)
-
     def open(self, receiver: Receiver) -> None:
         """Set the receiver of incoming messages."""
         self._receiver = receiver
@@ -71,12 +68,14 @@ class ModernChannel:
     def begin_exchange(self, message: Request, request: HttpRequest) -> Exchange:
         """Pass a message up under an internal id; return its exchange, which may be decided already."""
         exchange = Exchange(self, (message.id,))
-        number = exchange.internal_id = next(self._internal_ids)
-        self._exchanges[number] = exchange
+        number, head = next(self._internal_ids), request.head
+        exchange.internal_id = number
+        routing = head.routing_headers or head.read_routing_headers()
+        self.exchanges[number] = exchange
         if self._receiver is not None:
             self._receiver.received(
                 [Request(number, message.method, message.params)],
-                MessageOrigin(request.principal, request.head.view, exchange, message.id, request),
+                MessageOrigin(request.principal, head.view, exchange, message.id, request, routing),
             )
         return exchange
 
@@ -86,12 +85,12 @@ class ModernChannel:
             params: Any = codec.to_raw(
                 CancelledParams(request_id=exchange.internal_id, reason="the client disconnected")
             )
-            self._exchanges.pop(exchange.internal_id, None)
+            self.exchanges.pop(exchange.internal_id, None)
             self._receiver.received([Notification("notifications/cancelled", params)], MessageOrigin())
 
     def forget_request(self, ident: RequestId, exchange: Exchange) -> None:  # noqa: ARG002 - each has one request
         """Expect no reply to a request any more."""
-        self._exchanges.pop(exchange.internal_id, None)
+        self.exchanges.pop(exchange.internal_id, None)
 
     def pause(self) -> None:
         """Do nothing: each POST waits for its own reply."""
@@ -105,16 +104,16 @@ class ModernChannel:
         """Send a reply, or a message about a request in progress. A message about no request is dropped: there is no
         stream for it."""
         if isinstance(message, Response):
-            exchange = self._exchanges.pop(message.id, None)
+            exchange = self.exchanges.pop(message.id, None)
             if exchange is not None:
-                exchange.finish(codec.encode_response(exchange.request_ids[0], message.result), failed=False)
+                exchange.finish(codec.to_json(Response(exchange.request_ids[0], message.result)), failed=False)
         elif isinstance(message, ErrorResponse):
-            exchange = self._exchanges.pop(cast("RequestId", message.id), None)
+            exchange = self.exchanges.pop(cast("RequestId", message.id), None)
             if exchange is not None:
                 exchange.status = _http_status(message)
                 exchange.missing_scopes = missing_scopes(message)
                 exchange.finish(codec.encode(ErrorResponse(exchange.request_ids[0], message.error)), failed=False)
-        elif about is not None and (exchange := self._exchanges.get(about)) is not None:
+        elif about is not None and (exchange := self.exchanges.get(about)) is not None:
             exchange.send_event(codec.encode(cast("Any", message)))
             stream = exchange.stream
             if stream is not None and stream.unread_bytes > self._settings.unsent_limit:
@@ -127,7 +126,7 @@ class ModernChannel:
 
     async def drain(self) -> None:
         """Wait while a peer reads too slowly."""
-        for exchange in list(self._exchanges.values()):
+        for exchange in list(self.exchanges.values()):
             await exchange.drain()
 
     async def wait_drained(self, stream: Stream | None) -> None:
@@ -148,7 +147,7 @@ class ModernChannel:
         self.closed = True
         if self._receiver is not None:
             self._receiver.closed(closed)  # answers the requests in progress
-        exchanges, self._exchanges = self._exchanges, {}
+        exchanges, self.exchanges = self.exchanges, {}
         for exchange in exchanges.values():
             if exchange.stream is not None:
                 exchange.stream.end()
@@ -195,7 +194,7 @@ class ModernEndpoint:
         if channel is None or channel.closed:
             channel = self._channel = ModernChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
-        if len(channel) >= self._limit:
+        if len(channel.exchanges) >= self._limit:
             reason = f"{self._limit} requests are in progress, which is the limit (max_connections); try again later"
             return self._refuse(request, message, reason)
         exchange = channel.begin_exchange(message, request)

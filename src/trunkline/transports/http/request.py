@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from trunkline.errors import ProtocolError
+from trunkline.protocol.headers import RoutingHeaders
 from trunkline.protocol.revisions import HANDSHAKE, MODERN_REVISIONS
 from trunkline.transports.addresses import format_host_port
 from trunkline.wire import codec
@@ -138,6 +139,7 @@ class HttpHead:
         "query",
         "repeated",
         "route",
+        "routing_headers",
         "session_id",
         "view",
     )
@@ -159,6 +161,7 @@ class HttpHead:
         self.view = HeaderView(headers)
         self.repeated = repeated  # names of headers that occur more than once
         self.route: Callable[[HttpRequest], Handling] | None = None  # the handler of all requests with this head
+        self.routing_headers: RoutingHeaders | None = None  # once a request of the modern era has read them
         session, version = headers.get(SESSION_HEADER), headers.get(VERSION_HEADER)
         self.session_id = None if session is None else session.decode("latin-1")
         self.modern = version in _MODERN_VERSIONS  # the version header names a revision of the modern era
@@ -168,8 +171,13 @@ class HttpHead:
         """Return this head with another Content-Length."""
         headers = {**self.headers, b"content-length": length}
         head = HttpHead(self.method, self.path, headers, query=self.query, repeated=self.repeated)
-        head.route = self.route
+        head.route, head.routing_headers = self.route, self.routing_headers
         return head
+
+    def read_routing_headers(self) -> RoutingHeaders:
+        """Return the headers that repeat parts of a modern request."""
+        self.routing_headers = RoutingHeaders.read(self.view)
+        return self.routing_headers
 
 
 def insufficient_scope_challenge(scopes: Sequence[str]) -> tuple[bytes, bytes]:
