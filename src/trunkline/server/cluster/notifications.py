@@ -36,6 +36,7 @@ class ClusterNotifications:
         """`on_change` notifies the clients of this process. Its argument is the URI of a resource or the method of a
         list_changed notification."""
         self._sessions = sessions
+        self._batcher = sessions.batcher
         self._cluster = cluster
         self._on_change = on_change
         self._queue: list[str] = []
@@ -49,7 +50,7 @@ class ClusterNotifications:
     @property
     def pending_changes(self) -> "asyncio.Future[Any] | None":
         """Future that is done when all changes so far are stored and acknowledged; None if they are."""
-        stored, acknowledged = self._sessions.urgent_writes, self._acknowledged
+        stored, acknowledged = self._batcher.urgent_writes, self._acknowledged
         if acknowledged is None or acknowledged.done():
             self._acknowledged = None
             return stored
@@ -106,7 +107,7 @@ class ClusterNotifications:
     def _on_changes(self, _: str, body: bytes) -> "asyncio.Future[None] | None":
         for change in _decode_changes(body):
             self._on_change(change)
-        return self._sessions.urgent_writes
+        return self._batcher.urgent_writes
 
     def _on_session_notification(self, _: str, body: bytes) -> None:
         session, name, frame = body.split(b"\n", 2)

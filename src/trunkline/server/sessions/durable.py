@@ -398,7 +398,7 @@ class DurableSessions:
         """`cluster` is None if no other process can share the store."""
         self._store = store
         self._observers = observers
-        self._batcher = WriteBatcher(partial(self._report_failure, "writing session data"))
+        self.batcher = WriteBatcher(partial(self._report_failure, "writing session data"))
         self._quota = SessionQuota(store, settings, wall)
         self._settings = settings
         self._wall = wall
@@ -429,7 +429,7 @@ class DurableSessions:
         session_lease = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
         if self._cluster is None:
             session_lease = self._unshared_leases.setdefault(ident, session_lease)
-        session = DurableSession(ident, session_lease, self._batcher, self._settings, self._wall, quota=self._quota)
+        session = DurableSession(ident, session_lease, self.batcher, self._settings, self._wall, quota=self._quota)
         self._sessions[ident] = session
         return session
 
@@ -464,11 +464,6 @@ class DurableSessions:
         """Return the connection that serves a session in this process, if any."""
         session = self._sessions.get(ident)
         return None if session is None else session.connection
-
-    @property
-    def urgent_writes(self) -> "asyncio.Future[None] | None":
-        """Future that is done when the events that replies wait for are stored, of all sessions; None if they are."""
-        return self._batcher.urgent_writes
 
     async def acquire(
         self, ident: str, principal: Any
@@ -532,7 +527,7 @@ class DurableSessions:
 
     async def close(self) -> None:
         """Wait until all pending writes are stored."""
-        await self._batcher.close()
+        await self.batcher.close()
         if self._drop_tasks:
             await asyncio.wait(self._drop_tasks)
         await self._quota.close()

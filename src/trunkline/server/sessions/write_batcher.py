@@ -36,8 +36,8 @@ class WriteBatcher:
         self._queued_done: asyncio.Future[None] | None = None  # done when the queued writes are stored
         self._in_flight: dict[SessionLease, WritesByKey] = {}  # of the batch in flight
         self._in_flight_done: asyncio.Future[None] | None = None  # done when the batch in flight is stored
-        # done when the last write that replies wait for is stored
-        self._urgent_done: asyncio.Future[None] | None = None
+        # done when the writes that replies wait for are stored; None if they are
+        self.urgent_writes: asyncio.Future[None] | None = None
         self._fail_fast_waiters: list[asyncio.Future[None]] = []  # futures that fail when a commit has to be retried
         self._task: asyncio.Task[None] | None = None
 
@@ -49,7 +49,7 @@ class WriteBatcher:
         """Queue a value. Return a future that is done when it is stored or refused. Replies wait for urgent values."""
         done = self._add(lease, Put(key, value, expires))
         if urgent:
-            self._urgent_done = done
+            self.urgent_writes = done
         return done
 
     def put_or_fail(self, lease: SessionLease, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
@@ -87,13 +87,6 @@ class WriteBatcher:
         )
         return None if done is None else _checked_for_fencing(lease, done)
 
-    @property
-    def urgent_writes(self) -> "asyncio.Future[None] | None":
-        """Future that is done when all urgent writes are stored; None if they are."""
-        if self._urgent_done is not None and self._urgent_done.done():
-            self._urgent_done = None
-        return self._urgent_done
-
     async def close(self) -> None:
         """Wait for the queued writes. A commit that failed is retried once more, since the store may be back; after a
         second failure the remaining writes are given up."""
@@ -110,6 +103,8 @@ class WriteBatcher:
                 self._in_flight_done, self._queued_done = done, None
                 failure = await self._commit_all({at: list(writes.values()) for at, writes in self._in_flight.items()})
                 self._in_flight, self._in_flight_done = {}, None
+                if self.urgent_writes is done:
+                    self.urgent_writes = None
                 self._fail_fast_waiters = [waiter for waiter in self._fail_fast_waiters if not waiter.done()]
                 if failure is None:
                     done.set_result(None)
