@@ -302,8 +302,7 @@ async def test_commit_is_not_executed_after_a_later_one(prefix: str) -> None:
     await store.commit([Put(KEY, b"0")])
     flush_scripts()
     assert store._client is not None
-    late = asyncio.ensure_future(store.commit([Put(KEY, b"1")]))
-    await asyncio.sleep(0)  # the request is made, and not sent yet
+    late = store.commit([Put(KEY, b"1")])  # not sent yet
     loaded = store._client.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as another client might, just then
     done = await asyncio.gather(late, store.commit([Put(KEY, b"2")]), loaded, return_exceptions=True)
     assert isinstance(done[0], StoreUnavailable)

@@ -9,6 +9,7 @@ process can share the store, there is no lease.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -61,11 +62,20 @@ class SessionLease:
         key to be absent, and no other process knows the session id yet."""
         if self._cluster is None or self._lease is not None or self.ended or self._acquisition is not None:
             return self.commit((put,))
-        return asyncio.ensure_future(self._acquire_and_put(self._cluster, replace(put, version=ABSENT)))
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        acquisition = self._acquire(self._cluster, (replace(put, version=ABSENT),))
+        acquisition.add_done_callback(partial(self._settle_first, stored))
+        return stored
 
-    async def _acquire_and_put(self, cluster: "Cluster", put: Put) -> None:
-        if not isinstance(await asyncio.shield(self._acquire(cluster, (put,))), Lease):
-            raise Fenced(self.key, 0)
+    def _settle_first(self, stored: "asyncio.Future[None]", acquisition: "asyncio.Future[Lease | Held]") -> None:
+        if stored.done():  # its caller has gone
+            return
+        error = asyncio.CancelledError() if acquisition.cancelled() else acquisition.exception()
+        if error is None and not self.ended:
+            stored.set_result(None)
+        else:
+            stored.set_exception(error or Fenced(self.key, 0))
+            stored.exception()  # the caller may go before it learns of it
 
     # --- lease ---------------------------------------------------------------------------------
 

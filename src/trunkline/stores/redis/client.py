@@ -117,22 +117,43 @@ class RedisClient:
 
     # --- commands ----------------------------------------------------------------------------------
 
-    def submit(self, encoded: bytes, keys: Sequence[str] = (), *, writes: bool = False) -> asyncio.Future[Any]:
-        """Send a command together with all others of this loop iteration. `writes`: replicas have to confirm it."""
-        return self.submit_all(((encoded, keys),), writes=writes)[0]
+    def submit(
+        self,
+        encoded: bytes,
+        keys: Sequence[str] = (),
+        *,
+        writes: bool = False,
+        decode: Callable[[Any], Any] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Send a command together with all others of this loop iteration. `writes`: replicas have to confirm it.
+        `decode` makes the result of the reply."""
+        job = PendingCommand(encoded, self._loop.time() + self._timeout, keys, writes=writes, decode=decode)
+        self._submit((job,))
+        return job.future
 
     def submit_all(
-        self, commands: Sequence[tuple[bytes, Sequence[str]]], *, writes: bool = False
+        self,
+        commands: Sequence[tuple[bytes, Sequence[str]]],
+        *,
+        writes: bool = False,
+        decode: Callable[[Any], Any] | None = None,
     ) -> list[asyncio.Future[Any]]:
-        """Send commands in order over one connection; if one of them is not sent, none is."""
-        due = self._loop.time() + self._timeout
+        """Send commands in order over one connection; if one of them is not sent, none is. `decode` makes the result
+        of the last reply."""
+        due, last = self._loop.time() + self._timeout, len(commands) - 1
+        jobs = [
+            PendingCommand(packed, due, keys, writes=writes, decode=decode if number == last else None)
+            for number, (packed, keys) in enumerate(commands)
+        ]
+        self._submit(jobs)
+        return [job.future for job in jobs]
+
+    def _submit(self, jobs: Sequence[PendingCommand]) -> None:
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        jobs = [PendingCommand(packed, due, keys, writes=writes) for packed, keys in commands]
         self._unsent += jobs
         if self._timer is None:
-            self._schedule_timeout(due)
-        return [job.future for job in jobs]
+            self._schedule_timeout(jobs[0].deadline)
 
     def _pending_commands(self) -> list[PendingCommand]:
         sent = self._connection.pending if self._connection else ()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
+from trunkline.errors import ConfigError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.url import RedisAddress, RedisEndpoint
 
 if TYPE_CHECKING:
@@ -62,12 +62,21 @@ def reply_parser() -> "hiredis.Reader":
 
 
 class PendingCommand:
-    """A command and the future of its reply."""
+    """A command and the future of its reply, or of what `decode` makes of it."""
 
-    __slots__ = ("batch", "deadline", "encoded", "future", "keys", "reply", "resent", "writes")
+    __slots__ = ("batch", "deadline", "decode", "encoded", "future", "keys", "reply", "resent", "writes")
 
-    def __init__(self, encoded: bytes, deadline: float, keys: Sequence[str] = (), *, writes: bool = False) -> None:
+    def __init__(
+        self,
+        encoded: bytes,
+        deadline: float,
+        keys: Sequence[str] = (),
+        *,
+        writes: bool = False,
+        decode: Callable[[Any], Any] | None = None,
+    ) -> None:
         self.encoded = encoded
+        self.decode = decode  # raises a `StoreError` for a refusal
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.deadline = deadline
         self.keys = keys  # keys that the command changes
@@ -80,6 +89,11 @@ class PendingCommand:
         """Set the result or exception, unless the waiter was cancelled."""
         if self.future.done():
             return
+        if self.decode is not None and not isinstance(outcome, Exception):
+            try:
+                outcome = self.decode(outcome)
+            except StoreError as refused:
+                outcome = refused
         if isinstance(outcome, Exception):
             self.future.set_exception(outcome)
         else:

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,9 +25,19 @@ from uuid import uuid4
 import msgspec
 
 from trunkline.clock import Clock, Timer, WallClock
-from trunkline.errors import ConfigError, Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
+from trunkline.errors import (
+    ConfigError,
+    Conflict,
+    Fenced,
+    MisuseError,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    TrunklineError,
+)
 from trunkline.stores import validation
 from trunkline.stores.bus import Bus
+from trunkline.stores.futures import failed_future
 from trunkline.stores.redis import scan
 from trunkline.stores.redis.bus import RedisBus
 from trunkline.stores.redis.client import RedisClient
@@ -231,10 +241,15 @@ class RedisStore:
         bounds = scan.bounds_within_home(at, prefix, after)
         return [] if bounds is None else (await read([(at, bounds)]))[0]
 
-    async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False) -> int:
+    def commit(
+        self, writes: Sequence[Write], *, fence: Lease | None = None, release: bool = False
+    ) -> "asyncio.Future[int]":
         """Apply all writes or none; they are as durable as Redis is configured to be."""
-        client = self._require_open()
-        validation.check_writes(writes, None if fence is None else fence.name)
+        try:
+            client = self._require_open()
+            validation.check_writes(writes, None if fence is None else fence.name)
+        except TrunklineError as error:
+            return failed_future(error)
         at = home(writes[0].key)
         packed = self._encode_call(
             at,
@@ -246,30 +261,24 @@ class RedisStore:
             release,
             values=_values(writes),
         )
-        done: int | list[int] = await self._write(client, at, packed, [write.key for write in writes])
-        if isinstance(done, list):
-            raise _conflict(writes, *done)
-        if fence is not None and not done:
-            raise Fenced(fence.name, fence.token)
-        return done
+        return self._write(client, at, packed, [write.key for write in writes], partial(_decode_commit, writes, fence))
 
     # --- leases ------------------------------------------------------------------------------------
 
-    async def acquire(
+    def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
-    ) -> Lease | Held:
+    ) -> "asyncio.Future[Lease | Held]":
         """Grant the lease if it is free, expired or held under the token `over`; apply `writes` with it."""
-        client = self._require_open()
-        validation.check_lease(name, holder, ttl, writes)
+        try:
+            client = self._require_open()
+            validation.check_lease(name, holder, ttl, writes)
+        except TrunklineError as error:
+            return failed_future(error)
         at = home(name)
         arguments = (name[len(at) :], holder, ttl, over, self._sender, _encode_writes(writes, len(at)))
         packed = self._encode_call(at, b"acquire", *arguments, values=_values(writes))
-        token, ends, *other = await self._write(client, at, packed, [write.key for write in writes])
-        if token > 0:
-            return Lease(name, holder, token, float(ends))
-        if token < 0:
-            raise _conflict(writes, token, ends)
-        return Held(other[0].decode(), float(ends), other[1])
+        decode = partial(_decode_acquisition, name, holder, writes)
+        return self._write(client, at, packed, [write.key for write in writes], decode)
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend the lease to `ttl` seconds from now."""
@@ -306,7 +315,9 @@ class RedisStore:
     def _call(self, client: RedisClient, at: str, what: bytes, *asked: Any) -> asyncio.Future[Any]:
         return client.submit(self._encode_call(at, what, *asked))
 
-    def _write(self, client: RedisClient, at: str, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+    def _write(
+        self, client: RedisClient, at: str, packed: bytes, keys: Sequence[str], decode: Callable[[Any], Any]
+    ) -> asyncio.Future[Any]:
         """Send a call that writes to a home; register the home first if it may not be in the index."""
         now = self._clock.now()
         if not 0 <= now - self._registered_since < _REGISTRATION_AGE:
@@ -315,9 +326,9 @@ class RedisStore:
             )
             self._registered_homes, self._registered_since = (set(), aged), now
         if at in self._registered_homes[0] or at in self._registered_homes[1]:
-            return client.submit(packed, keys, writes=True)
+            return client.submit(packed, keys, writes=True, decode=decode)
         register = self._encode_call("homes", b"register", at)
-        registered, done = client.submit_all([(register, ()), (packed, keys)], writes=True)
+        registered, done = client.submit_all([(register, ()), (packed, keys)], writes=True, decode=decode)
         registered.add_done_callback(partial(self._home_registered, at, self._registered_homes[0]))
         return done
 
@@ -364,6 +375,25 @@ def _encode_writes(writes: Sequence[Write], skip: int) -> list[tuple[Any, ...]]:
 
 def _values(writes: Sequence[Write]) -> list[bytes]:
     return [write.value for write in writes if isinstance(write, Put)]
+
+
+def _decode_commit(writes: Sequence[Write], fence: Lease | None, done: int | list[int]) -> int:
+    """Return the version of a commit. Raises `Conflict` or `Fenced`."""
+    if isinstance(done, list):
+        raise _conflict(writes, *done)
+    if fence is not None and not done:
+        raise Fenced(fence.name, fence.token)
+    return done
+
+
+def _decode_acquisition(name: str, holder: str, writes: Sequence[Write], reply: list[Any]) -> Lease | Held:
+    """Return the lease, or its holder. Raises `Conflict`."""
+    token, ends, *other = reply
+    if token > 0:
+        return Lease(name, holder, token, float(ends))
+    if token < 0:
+        raise _conflict(writes, token, ends)
+    return Held(other[0].decode(), float(ends), other[1])
 
 
 def _conflict(writes: Sequence[Write], which: int, found: int) -> Conflict:

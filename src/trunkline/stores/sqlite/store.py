@@ -21,6 +21,7 @@ from trunkline.config import MIB
 from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable, TrunklineError
 from trunkline.stores import validation
 from trunkline.stores.bus import Bus
+from trunkline.stores.futures import failed_future
 from trunkline.stores.sqlite import database
 from trunkline.stores.sqlite.writer import AFTER_ALL, LAST_VERSION, Operation, Transaction, Writer
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
@@ -151,7 +152,7 @@ class SqliteStore:
         try:
             validation.check_writes(writes, None if fence is None else fence.name)
         except MisuseError as error:
-            return _failed_future(error)
+            return failed_future(error)
         return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence, release=release))
 
     # --- leases ------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class SqliteStore:
         try:
             validation.check_lease(name, holder, ttl, writes)
         except MisuseError as error:
-            return _failed_future(error)
+            return failed_future(error)
         return self._write(operation)
 
     # --- watches -----------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class SqliteStore:
     def _write(self, operation: Operation) -> asyncio.Future[Any]:
         """Submit an operation at once, without a task, so that operations of one loop iteration are batched."""
         if self._writer is None or self._closed:
-            return _failed_future(self._not_open_error())
+            return failed_future(self._not_open_error())
         return self._writer.submit(operation)
 
     def _schedule_sweep(self) -> None:
@@ -248,10 +249,3 @@ class SqliteStore:
             self._sweep()
         else:
             self._schedule_sweep()
-
-
-def _failed_future(error: Exception) -> asyncio.Future[Any]:
-    """Return a future with an exception, so that errors are raised where the caller awaits."""
-    future = asyncio.get_running_loop().create_future()
-    future.set_exception(error)
-    return future
