@@ -169,9 +169,19 @@ class HttpHead:
 
     def with_content_length(self, length: bytes) -> "HttpHead":
         """Return this head with another Content-Length."""
-        headers = {**self.headers, b"content-length": length}
-        head = HttpHead(self.method, self.path, headers, query=self.query, repeated=self.repeated)
-        head.route, head.routing_headers = self.route, self.routing_headers
+        head = HttpHead.__new__(HttpHead)  # nothing else that `__init__` reads has changed
+        head.headers = headers = self.headers.copy()
+        headers[b"content-length"] = length
+        head.view = HeaderView(headers)
+        head.method = self.method
+        head.path = self.path
+        head.query = self.query
+        head.repeated = self.repeated
+        head.route = self.route
+        head.routing_headers = self.routing_headers
+        head.session_id = self.session_id
+        head.modern = self.modern
+        head.handshake = self.handshake
         return head
 
     def read_routing_headers(self) -> RoutingHeaders:
