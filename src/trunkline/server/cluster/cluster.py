@@ -175,11 +175,11 @@ class Cluster:
     def _on_rejoined(self) -> None:
         """Repeat the broadcasts that were sent under the previous name."""
         self._broadcasts.resend_all()
-        self._failure_detector.check_awaited_peers()
+        self._failure_detector.check_silent_peers()
 
     def _on_heartbeat(self) -> None:
         self._broadcasts.retry_overdue()
-        self._failure_detector.check_peers()
+        self._failure_detector.check_silent_peers()
 
     # --- sending ---------------------------------------------------------------------------------
 

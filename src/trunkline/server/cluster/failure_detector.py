@@ -1,9 +1,8 @@
 """Failure detector: suspects peers after lost messages, and evicts those whose lease has expired.
 
-A peer is checked when it has been silent for a lease and this process waits for it, when the bus knows that it has
-ended, or when another process reports its eviction. A check is one store operation (`evict_process`); concurrent checks
-of one peer share it. A suspected peer is one whose messages may have been lost: requests to it wait until it sends a
-message or is evicted.
+A peer is checked when it has been silent for a lease, when the bus knows that it has ended, or when another process
+reports its eviction. A check is one store operation (`evict_process`); concurrent checks of one peer share it. A
+suspected peer is one whose messages may have been lost: requests to it wait until it sends a message or is evicted.
 """
 
 import asyncio
@@ -226,16 +225,16 @@ class FailureDetector:
 
     # --- checks ------------------------------------------------------------------------------------
 
-    def check_awaited_peers(self) -> None:
-        """Check the silent peers that have broadcasts to acknowledge, and schedule the next check."""
+    def check_silent_peers(self) -> None:
+        """Check all silent peers, and schedule the next check for when another one may be silent."""
         self._cancel_next_check()
-        now, awaited = self._clock.now(), self._broadcasts.awaited_peers()
-        for name in awaited - {self._membership.name} if self._membership.may_evict else ():
+        now, names = self._clock.now(), self._peers.names | self._broadcasts.awaited_peers()
+        for name in names - {self._membership.name} if self._membership.may_evict else ():
             if self._peers.is_silent(name, now):
                 self._start_check(name)  # repeated with the next heartbeat if the store does not answer
-        due = self._peers.next_silent_at(awaited, now)
+        due = self._peers.next_silent_at(names, now)
         if due is not None:
-            self._next_check = due, self._clock.call_at(due, self.check_awaited_peers)
+            self._next_check = due, self._clock.call_at(due, self.check_silent_peers)
 
     def ensure_check_scheduled(self) -> None:
         """Schedule a check, after a new broadcast, for when the first peer may be silent."""
@@ -244,14 +243,7 @@ class FailureDetector:
             self._next_check is None
             or (self._peers.next_silent_at(self._peers.names, now) or now) < self._next_check[0]
         ):
-            self.check_awaited_peers()
-
-    def check_peers(self) -> None:
-        """Check the awaited peers, and the peer that has been silent for longest even if it is not awaited."""
-        self.check_awaited_peers()
-        silent = self._peers.most_silent
-        if silent is not None and self._peers.is_silent(silent, self._clock.now()) and self._membership.may_evict:
-            self._start_check(silent)
+            self.check_silent_peers()
 
     def _cancel_next_check(self) -> None:
         if self._next_check is not None:

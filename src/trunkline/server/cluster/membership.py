@@ -90,11 +90,6 @@ class PeerTable:
         """Return when the next of some peers will be silent if it sends nothing; None if all are silent now."""
         return min((until for name in names if (until := self._alive_until.get(name, _NEVER)) > now), default=None)
 
-    @property
-    def most_silent(self) -> str | None:
-        """Peer that has been silent for longest."""
-        return min(self._alive_until, key=self._alive_until.__getitem__, default=None)
-
 
 CLOCK_MARGIN: Final = 0.1  # of a lease, for clocks that run at different speeds
 _EVICTION_TTL: Final = 24 * 3600.0  # seconds for which an eviction is recorded

@@ -488,6 +488,27 @@ async def test_silent_peer_is_evicted_without_waiting_callers(processes: Cluster
     other.store.slow.set()
 
 
+async def test_all_silent_peers_are_evicted_when_their_leases_expire(processes: ClusterMembers) -> None:
+    """Not only with the next heartbeat, and not one after another."""
+    one, *others = [await processes.one() for _ in range(3)]
+    for member in (one, *others):
+        member.clock.advance(BEAT / 2)
+    for other in others:
+        other.cluster._heartbeat.renew_now()
+        await other.beat(0)
+        await round_trip(one, other)
+        other.store.slow = asyncio.Event()
+    await one.beat(BEAT / 2)
+    for _ in range(2):
+        await one.beat()
+    assert one.seen.steps(others[0].name) == one.seen.steps(others[1].name) == ["Meet"]
+    one.clock.advance(BEAT / 2)
+    await one.seen.until("DeclareDead", 2)
+    assert one.cluster.alone
+    for other in others:
+        other.store.slow.set()
+
+
 async def test_message_of_evicted_process_is_ignored_and_answered(processes: ClusterMembers) -> None:
     one, other = await processes.one(), await processes.one()
     name, other.store.slow = other.name, asyncio.Event()
