@@ -158,7 +158,7 @@ class SharedSemaphore:
     def release(self, permit: Permit) -> None:
         """Return a permit: pass it to the next call of this process, or release it for other processes."""
         semaphores = self._semaphores
-        recent = semaphores.wall_clock.now() - permit.acquired_at < _LOCAL_HANDOVER
+        recent = 0 <= semaphores.wall_clock.now() - permit.acquired_at < _LOCAL_HANDOVER  # the clock may be set back
         if not (recent and semaphores.cluster.is_own_name(permit.owner) and self._queue.grant(permit)):
             semaphores.delete_later(permit.key, permit.holder_id, permit.version)
 
@@ -208,7 +208,7 @@ class SharedSemaphore:
         if free > 0:
             await self._acquire_permits(held, free)
             return None
-        if self._owners_checked_at + semaphores.check_interval <= now:
+        if not 0 <= now - self._owners_checked_at < semaphores.check_interval:  # the clock may be set back
             self._owners_checked_at = now
             if departed := await self._find_departed(items):
                 with contextlib.suppress(Conflict):  # another process was faster

@@ -81,7 +81,7 @@ class TaskRecovery:
         self._shared = shared
         self._lasting = lasting
         self._timer: Timer | None = None
-        self._due = 0.0  # time of the timer
+        self._due = 0.0  # time of the timer, on the loop's clock
         self._scan_task: asyncio.Task[None] | None = None
         self._rescan = False  # a scan fell due during a scan
         self._alive: set[str] = set()  # holders that this scan has checked
@@ -112,14 +112,14 @@ class TaskRecovery:
             self.schedule_scan(self._shared.wall_clock.now())
 
     def schedule_scan(self, when: float) -> None:
-        """Schedule a scan for a time, unless one is due earlier."""
-        wall = self._shared.wall_clock
-        due = max(when, wall.now() + _MIN_SCAN_INTERVAL)
+        """Schedule a scan for a time on the wall clock, unless one is due earlier."""
+        clock = self._shared.clock  # monotonic: a step of the wall clock must not delay a scan
+        due = clock.now() + max(when - self._shared.wall_clock.now(), _MIN_SCAN_INTERVAL)
         if self._closed or (self._timer is not None and self._due <= due):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._due, self._timer = due, wall.call_at(due, self._start_scan)
+        self._due, self._timer = due, clock.call_at(due, self._start_scan)
 
     def _start_scan(self) -> None:
         self._timer = None

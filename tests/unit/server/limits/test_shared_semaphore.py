@@ -207,6 +207,20 @@ async def test_ticket_of_killed_process_blocks_no_process(process: Begin) -> Non
 
 
 @pytest.mark.row("T18")
+async def test_process_whose_clock_was_set_back_keeps_no_permit(process: Begin) -> None:
+    one, other = await process(), await process()
+    turn = await one.turns(1).acquire()
+    waiting = asyncio.create_task(other.turns(1).acquire())
+    await one.wait_for_queue()
+    own = asyncio.create_task(one.turns(1).acquire())
+    await one.wait_for_queue(2)
+    one.slots.wall_clock = ManualClock(start=time.time() - 3600)
+    one.turns(1).release(turn)
+    await asyncio.wait_for(waiting, PATIENCE)
+    own.cancel()
+
+
+@pytest.mark.row("T18")
 async def test_permits_and_tickets_are_not_renewed(process: Begin) -> None:
     clock = ManualClock(start=1_000_000.0)
     one, other = await process(clock), await process(clock)
