@@ -26,21 +26,25 @@ _NUMBER_AT = 33  # bytes: the version, and the names of the receiver and the sen
 def forged_messages(valkey: Valkey) -> Iterator[set[bytes]]:
     """Forge messages while the block runs; yields the set of all of them."""
     forged: set[bytes] = set()
+    over = threading.Event()
     with socket.create_connection(("127.0.0.1", valkey.port), PATIENCE) as line:
         line.sendall(b"MONITOR\r\n")
-        thread = threading.Thread(target=_forge, args=(valkey, line, forged), daemon=True)
+        thread = threading.Thread(target=_forge, args=(valkey, line, forged, over), daemon=True)
         thread.start()
         try:
             yield forged
         finally:
+            over.set()
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
-def _forge(valkey: Valkey, line: socket.socket, forged: set[bytes]) -> None:
+def _forge(valkey: Valkey, line: socket.socket, forged: set[bytes], over: threading.Event) -> None:
     with valkey.client() as client, line.makefile("r", encoding="ascii", newline="\n") as seen, suppress(OSError):
         for command in seen:
+            if over.is_set():
+                break
             if (published := _PUBLISH.search(command)) is None:
                 continue
             channel, message = (ast.literal_eval(f'b"{part}"') for part in published.groups())
