@@ -37,12 +37,13 @@ from trunkline.protocol.types import LOGGING_LEVELS, Implementation, ResourceUpd
 from trunkline.rpc.run_handler import DeferredResult, Work
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.call_peer import ConnectedPeer
+from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.server.sessions.event_log import DurableEventLog
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.quota import QuotaEntry, SessionQuota, unused_lifetime
 from trunkline.server.sessions.record import RecordedCapabilities, SessionMetadata, SessionRecord, read_record
 from trunkline.server.sessions.write_batcher import WriteBatcher
-from trunkline.stores.store import Delete, Lease, Store, key_of
+from trunkline.stores.store import Delete, Held, Lease, Store, key_of
 from trunkline.transports.channel import MessageOrigin
 from trunkline.transports.http.session.backend import EXPIRED, Expired, HeldElsewhere, RestoredStreams
 from trunkline.transports.http.session.backend import StoredSession as KeptSeam
@@ -477,14 +478,14 @@ class DurableSessions:
             return record
         if self._cluster is None:
             return self._resume(ident, None, record)
-        lease = await self._acquire_lease(key_of("session", ident), self._cluster)
-        if not isinstance(lease, Lease):
-            return lease
+        lease = await acquire_ownership(self._store, self._cluster, key_of("session", ident), self._ttl)
+        if isinstance(lease, Held):
+            return HeldElsewhere(lease.holder)
         record = await self._read_record(ident, principal)  # read again, now that no other process can change it
         if not isinstance(record, SessionRecord):
             await self._store.release(lease)
             return record
-        if lease.holder != self._cluster.name:  # this process was evicted meanwhile and has another name
+        if not self._cluster.is_own_name(lease.holder):  # this process was evicted while it read
             return await self.acquire(ident, principal)
         return self._resume(ident, lease, record)
 
@@ -505,13 +506,6 @@ class DurableSessions:
         if ttl is not None and self._wall.now() - record.last_accessed >= ttl:
             return EXPIRED
         return record
-
-    async def _acquire_lease(self, key: str, cluster: "Cluster") -> Lease | HeldElsewhere:
-        """Acquire the lease of a session, or return the process that holds it and is alive."""
-        outcome = await self._store.acquire(key, cluster.name, self._ttl)
-        if not isinstance(outcome, Lease) and await cluster.evict_if_dead(outcome.holder):
-            outcome = await self._store.acquire(key, cluster.name, self._ttl, over=outcome.token)
-        return outcome if isinstance(outcome, Lease) else HeldElsewhere(outcome.holder)
 
     def _resume(self, ident: str, lease: Lease | None, record: SessionRecord) -> DurableSession:
         session = self._create(ident, lease)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.clock import Clock
 from trunkline.protocol.tasks import TaskRecord
+from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.server.tasks.repository import key_of_task
 from trunkline.stores.store import Held, Lease, Store
 
@@ -67,17 +68,10 @@ class TaskLeases:
     async def acquire(self, record: TaskRecord, alive: Container[str] = ()) -> Lease | Held:
         """Acquire the lease of a task, and take it over if its holder is dead; or return its holder. The processes in
         `alive` were checked before. The caller makes sure that this process does not run the task."""
-        name = key_of_task(record.client, record.task_id)
-        while True:
-            holder, ttl = await self.get_holder(), self.ttl_of(record)
-            outcome = await self._store.acquire(name, holder, ttl)
-            if isinstance(outcome, Held) and outcome.holder not in alive and await self._is_dead(outcome.holder):
-                outcome = await self._store.acquire(name, holder, ttl, over=outcome.token)
-            if isinstance(outcome, Held) or not self.is_lost(outcome):
-                return outcome  # otherwise this process was evicted meanwhile and has another name
-
-    async def _is_dead(self, holder: str) -> bool:
-        return self._cluster is not None and await self._cluster.evict_if_dead(holder)
+        key, ttl = key_of_task(record.client, record.task_id), self.ttl_of(record)
+        if self._cluster is None:
+            return await self._store.acquire(key, self._local_name, ttl)
+        return await acquire_ownership(self._store, self._cluster, key, ttl, alive)
 
     # --- holding -----------------------------------------------------------------------------------
 

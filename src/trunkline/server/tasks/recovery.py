@@ -14,8 +14,6 @@ import contextlib
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from trunkline.clock import Timer
 from trunkline.errors import Conflict, Fenced, InternalError, InvalidParams, StoreError
 from trunkline.protocol.tasks import TaskRecord, TaskState
@@ -24,9 +22,10 @@ from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import prepare_run
 from trunkline.server.tasks.errors import TooManyTasks
-from trunkline.server.tasks.repository import StoredTask
+from trunkline.server.tasks.repository import TaskMark
+from trunkline.server.tasks.takeover import OrphanedTask, take_over_task
 from trunkline.stores.bus import is_process_name
-from trunkline.stores.store import ABSENT, Held, Lease, Put, key_of
+from trunkline.stores.store import ABSENT, Held, Put, key_of
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
@@ -63,13 +62,6 @@ def _next_attempt(held: Held, peers: Container[str], now: float, process_lease: 
     if is_process_name(held.holder):  # of a deployment that was killed, and its process lease has not expired
         return now + process_lease / _CHECKS_PER_LEASE
     return held.expires  # without a cluster, or of an earlier version: such a holder renews its lease
-
-
-class _OrphanedTask(Struct):
-    """An unfinished task without a live runner, and its lease."""
-
-    stored: StoredTask
-    lease: Lease
 
 
 class TaskRecovery:
@@ -149,11 +141,11 @@ class TaskRecovery:
                 await self._audit(wall.now())
             after = ""
             while page := await self._tasks.repository.list_marks(after):
-                for mark, owner, task_id in page:
-                    after = mark
-                    if self._tasks.is_handled_here(task_id):
+                for mark in page:
+                    after = mark.key
+                    if self._tasks.is_handled_here(mark.task_id):
                         continue
-                    again = await self._try_take_over(mark, owner, task_id)
+                    again = await self._try_take_over(mark)
                     if again is not None and rank < _IMMEDIATE_SCANNERS:
                         self.schedule_scan(again)
         except StoreError:
@@ -177,33 +169,25 @@ class TaskRecovery:
             await self._tasks.repository.restore_missing_marks()
             await store.commit([Put(_AUDIT_KEY, b"", now + _AUDIT_INTERVAL, version)])
 
-    async def _try_take_over(self, mark: str, owner: str, task_id: str) -> float | None:
+    async def _try_take_over(self, mark: TaskMark) -> float | None:
         """Take over a task without a live runner, or return when to try again."""
-        repository = self._tasks.repository
-        if (stored := await repository.find(owner, task_id)) is None:
-            return None  # its creator may be about to write the record
-        if stored.record.ended:
-            await repository.delete_mark_key(mark)
-            return None
-        leases, now = self._tasks.leases, self._shared.wall_clock.now()
-        lease = await leases.acquire(stored.record, self._alive)
-        if isinstance(lease, Held):
-            self._alive.add(lease.holder)
-            return _next_attempt(lease, self._peers, now, self._shared.catalog.settings.process_lease)
-        stored = await repository.find(owner, task_id)  # read again, now that no other process can run it
-        if stored is None or stored.record.ended:
-            await leases.release(lease)
+        now = self._shared.wall_clock.now()
+        found = await take_over_task(self._tasks.repository, self._tasks.leases, mark, self._alive)
+        if isinstance(found, Held):
+            self._alive.add(found.holder)
+            return _next_attempt(found, self._peers, now, self._shared.catalog.settings.process_lease)
+        if found is None:
             return None
         try:
-            await self._recover(_OrphanedTask(stored, lease))
+            await self._recover(found)
         except TooManyTasks:
-            await leases.release(lease)
+            await self._tasks.leases.release(found.lease)
             return now + self._interval
         except Fenced:
             pass  # this process was evicted meanwhile, and another one has taken over the task
         return None
 
-    async def _recover(self, orphan: _OrphanedTask) -> None:
+    async def _recover(self, orphan: OrphanedTask) -> None:
         record = orphan.stored.record
         params = _read_params(record.params)
         entry = self._shared.catalog.tools.live.get(params.name)
@@ -216,14 +200,14 @@ class TaskRecovery:
         else:
             await self._resume(orphan, entry, work)
 
-    async def _fail(self, orphan: _OrphanedTask) -> None:
+    async def _fail(self, orphan: OrphanedTask) -> None:
         record = orphan.stored.record
         await self._tasks.change(
             record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
         )
         await self._tasks.repository.delete_mark(record)
 
-    async def _resume(self, orphan: _OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
+    async def _resume(self, orphan: OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
         self._tasks.check_limits(orphan.stored.record.client)
 
         def taken(record: TaskRecord, now: float) -> TaskRecord:

@@ -6,9 +6,9 @@ marks for tasks whose process has died.
 
 A new record and the lease of its creator are one commit. The mark is in another home and so cannot be part of it; it is
 committed before, and deleted only after the record is known to have ended. Two invariants follow, however long a
-process pauses between its writes: an unfinished record has a mark, and either its creator holds the lease or another
-process may acquire it. Recovery leaves a mark alone whose record does not exist (yet); it expires with the task. The
-record of the end and the release of the lease are one commit, too.
+process pauses between its writes: an unfinished task that was acknowledged has a mark, and either its creator holds the
+lease or another process may acquire it. Recovery leaves a mark alone whose record does not exist (yet); it expires with
+the task. The record of the end and the release of the lease are one commit, too.
 
 Where the number of running tasks of an owner is limited over all processes, each of these tasks has a slot: a number
 that no other one has. The slot is written with the record and deleted with its end, in the same commits, so it costs no
@@ -33,7 +33,7 @@ from trunkline.server.tasks.errors import TooManyTasks
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
 from trunkline.wire import codec
 
-__all__ = ["WORKING_PREFIX", "StoredTask", "TaskRepository", "Transition", "key_of_task"]
+__all__ = ["WORKING_PREFIX", "StoredTask", "TaskMark", "TaskRepository", "Transition", "key_of_task"]
 
 WORKING_PREFIX: Final = "working/"
 _OWNER_PREFIX: Final = "owner/"
@@ -47,6 +47,14 @@ class StoredTask(NamedTuple):
 
     record: TaskRecord
     version: int
+
+
+class TaskMark(NamedTuple):
+    """Mark of an unfinished task."""
+
+    key: str
+    owner: str
+    task_id: str
 
 
 Transition = Callable[[TaskRecord, float], TaskRecord]
@@ -242,10 +250,10 @@ class TaskRepository:
         """Delete the mark of a task that needs no run any more."""
         await self._store.commit([Delete(_mark_key(record))])
 
-    async def list_marks(self, after: str) -> list[tuple[str, str, str]]:
-        """Return a page of marks: the key of each, the owner, and the id of the task."""
+    async def list_marks(self, after: str = "") -> list[TaskMark]:
+        """Return a page of the marks after a key."""
         items = await self._store.scan(WORKING_PREFIX, after=after)
-        return [(item.key, item.value.decode(), item.key.removeprefix(WORKING_PREFIX)) for item in items]
+        return [TaskMark(item.key, item.value.decode(), item.key.removeprefix(WORKING_PREFIX)) for item in items]
 
     async def restore_missing_marks(self) -> None:
         """Write the missing marks of unfinished tasks, of all owners. This version always writes a mark; earlier ones
