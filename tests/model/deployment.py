@@ -23,11 +23,10 @@ _decode_entries: Final = codec.json_decoder(list[str])
 class Deployment:
     """Three processes that share a store, and clients that use them."""
 
-    def __init__(self, *, deaths_are_seen: bool, fine: bool = False, short: bool = False) -> None:
-        """With `deaths_are_seen`, processes learn of the end of a peer at once, as on one machine. With `fine`, a pause
-        or an outage may end before any step, otherwise only when all others have come to rest. With `short`, the
-        clients do less."""
-        self._fine = fine
+    def __init__(self, *, deaths_are_seen: bool, short: bool = False, few_faults: bool = False) -> None:
+        """With `deaths_are_seen`, processes learn of the end of a peer at once, as on one machine. With `short`, the
+        clients do less. With `few_faults`, processes crash and pause, but the store and the bus do not fail."""
+        self._few_faults = few_faults
         self.world = World(PROCESSES, deaths_are_seen=deaths_are_seen)
         self.owners = [Owner(process) for process in self.world.processes]
         self.stored: dict[str, list[str]] = {FIRST: [], SECOND: []}  # acknowledged entries
@@ -129,11 +128,11 @@ class Deployment:
         found: list[Choice] = []
         if step is not None:
             found.append(Choice(step.label, lambda: world.take(step).run()))
-            found += self._disturbances(step)
+            found += [choice for choice in self._disturbances(step) if not (self._few_faults and choice.faults)]
         if self._next < len(self._script):
             label, action = self._script[self._next]
             found.append(Choice(label, lambda: self._work(action), delays=0 if step is None else 1))
-        if step is None or self._fine:
+        if step is None:  # when all others have come to rest, which includes that time passes
             found += self._recoveries()
         found += self._faults(step)
         return found
@@ -167,7 +166,7 @@ class Deployment:
         a choice only before a step of its own, or when all have come to rest."""
         world = self.world
         found: list[Choice] = []
-        if not world.store_down and (step is None or isinstance(step, Operation)):
+        if not self._few_faults and not world.store_down and (step is None or isinstance(step, Operation)):
             found.append(Choice("the store is down", lambda: self._set_store(down=True), faults=1))
         for process in world.processes:
             if not process.alive or not (step is None or step.process is process):

@@ -46,9 +46,9 @@ def predictable_names(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def make(predictable_names: Callable[[], None], deaths_are_seen: bool) -> MakeDeployment:
     """Create the deployment in its first state."""
 
-    def make_deployment(*, short: bool = False) -> Deployment:
+    def make_deployment(**options: bool) -> Deployment:
         predictable_names()
-        return Deployment(deaths_are_seen=deaths_are_seen, short=short)
+        return Deployment(deaths_are_seen=deaths_are_seen, **options)
 
     return make_deployment
 
@@ -62,10 +62,13 @@ def test_invariants_hold_with_any_fault_or_delay(make: MakeDeployment, faults: i
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("faults", "delays", "short"), [(1, 0, False), (0, 1, False), (2, 0, True), (1, 1, True), (0, 2, True)]
+    ("faults", "delays", "options"),
+    [(1, 0, {}), (0, 1, {}), (0, 2, {"short": True}), (2, 0, {"short": True, "few_faults": True})],
 )
-def test_invariants_hold_with_combinations(make: MakeDeployment, faults: int, delays: int, short: bool) -> None:
-    explorer = Explorer(partial(make, short=short), faults, delays)
+def test_invariants_hold_with_combinations(
+    make: MakeDeployment, faults: int, delays: int, options: dict[str, bool]
+) -> None:
+    explorer = Explorer(partial(make, **options), faults, delays)
     explorer.explore()
     print(f"{explorer.runs} schedules, {explorer.states} states with {faults} faults and {delays} delays")
     assert explorer.states > SMALL

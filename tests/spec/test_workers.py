@@ -310,7 +310,7 @@ def test_worker_killed_under_load_is_replaced(shared: WorkerServer) -> None:
         eventually(lambda: load.answered[victim] > 10)
         os.kill(victim, signal.SIGKILL)
         number = eventually(lambda: next((n for n in range(3) if shared.get(f"/readyz/{n}")[0] == 503), -1) + 1) - 1
-        assert shared.get(f"/readyz/{number}")[1]["state"] == "starting"
+        eventually(lambda: shared.get(f"/readyz/{number}")[1]["state"] == "starting")
         status, whole = shared.get("/readyz")
         assert (status, sorted(whole["workers"].values())) == (200, ["ready", "ready", "starting"])
         load.answered.clear()
