@@ -252,6 +252,10 @@ class Deployment:
         for owner in alive:
             assert not owner.process.loop.errors, owner.process.loop.errors
 
+    def close(self) -> None:
+        """End everything that is in progress."""
+        self.world.close()
+
     def _settle(self) -> None:
         """Run all steps in order."""
         for _ in range(_MAX_STEPS):

@@ -52,6 +52,10 @@ class Scenario(Protocol):
         """End all faults, let time pass, and raise `AssertionError` if something was lost or did not come to an end."""
         ...
 
+    def close(self) -> None:
+        """End everything that is in progress."""
+        ...
+
 
 class Violation(AssertionError):
     """An invariant does not hold, with the schedule that leads there."""
@@ -107,6 +111,8 @@ class Explorer:
                 scenario.finish()
         except AssertionError as error:
             raise Violation(error, trace) from error
+        finally:
+            scenario.close()
 
     def _is_new(self, scenario: Scenario, budget: Budget) -> bool:
         """Return whether a state is reached for the first time with this budget."""

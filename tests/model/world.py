@@ -282,6 +282,14 @@ class Process:
         self.alive = self.paused = False
         self._inbox.clear()
 
+    def close(self) -> None:
+        """Cancel everything that is in progress."""
+        self.alive, self.paused = True, False
+        self._inbox.clear()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run()
+
 
 class World:
     """All processes, the store, the messages on their way, and the time."""
@@ -384,6 +392,16 @@ class World:
     def _wake(process: Process) -> None:
         if process.alive and not process.paused:
             process.wake()
+
+    def close(self) -> None:
+        """Cancel everything that is in progress, also in crashed processes."""
+        self.store_down = True
+        self.stalled.clear()
+        self.buses.clear()
+        for process in self.processes:
+            process.close()
+        while (step := self.next_step()) is not None:
+            self.take(step).run()
 
     # --- state -------------------------------------------------------------------------------------
 
