@@ -8,7 +8,7 @@ from tests.model.owners import OWNER, TASK_ID, Owner
 from tests.model.world import Message, Operation, Process, Step, World
 
 from trunkline.errors import StoreError
-from trunkline.protocol.tasks import TaskState
+from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.server.tasks.repository import key_of_task
 from trunkline.wire import codec
 
@@ -18,6 +18,7 @@ _SETTLING_TICKS: Final = 10  # after the last fault: more than three leases
 _MAX_STEPS: Final = 400  # between two ticks
 
 _decode_entries: Final = codec.json_decoder(list[str])
+_decode_record: Final = codec.decoder(TaskRecord)
 
 
 class Deployment:
@@ -272,11 +273,9 @@ class Deployment:
             assert record.state is TaskState.COMPLETED, f"the task is {record.state.value} for ever"
             assert not marked, "the mark of an ended task was not deleted"
 
-    def _record(self) -> Any:
-        from trunkline.protocol.tasks import TaskRecord
-
+    def _record(self) -> TaskRecord | None:
         item = self.world.shared._homes.get(f"owner/{OWNER}", {}).get(key_of_task(OWNER, TASK_ID))
-        return None if item is None else codec.decoder(TaskRecord)(item.value)
+        return None if item is None else _decode_record(item.value)
 
     def _check_broadcasts(self, alive: list[Owner]) -> None:
         for text, missed in self.announced.items():
