@@ -19,6 +19,8 @@
     │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
     │   ├── InternalError            -32603: our own fault, without details
     │   │   ├── Interrupted              its handler was interrupted, and may have completed
+    │   │   ├── SamplingFailed           a language model, or its provider, produced no message
+    │   │   │   └── SamplingTimeout, ModelNotAvailable, SamplingRateLimited
     │   │   └── RequestTimeout
     │   │       └── ConnectionTimeout, TimeoutReconnecting     the peer does not answer a ping either
     │   └── Refusal                  1001 and up: understood, but declined
@@ -27,10 +29,12 @@
     ├── PeerError                an error of the peer: its code, message and data
     │   ├── ToolFailed               a tool call returned a result with isError
     │   ├── TaskCancelled            a task was cancelled and has no result
+    │   ├── RequestCancelled         the server cancelled a request of ours; under a profile only
     │   └── BadAnswer                a response that violates its method's type or its tool's schema
+    ├── ToolBlocked              a tool is not the one that was pinned, and waits for approval
     ├── InputFailed              the peer requests input that is not available here
     ├── MisuseError              the program that uses Trunkline is at fault
-    │   └── RegistrationError, DuplicateEntry, NotRegistered, TemplateError, ConfigError
+    │   └── RegistrationError, DuplicateEntry, NameClash, NotRegistered, TemplateError, ConfigError
     ├── TransportError           the connection failed
     │   ├── HandshakeFailed          the handshake failed
     │   ├── AuthorizationFailed      the server requires authorization, and obtaining it failed
@@ -40,6 +44,7 @@
     │   ├── Conflict                 another writer changed the item meanwhile
     │   ├── Fenced                   the lease of the writer is lost
     │   ├── StoreUnavailable         the store does not respond; a commit may or may not have happened
+    │   │   └── NotExecuted              the store refused an operation, or never received it
     │   └── StoreUnusable            its file is damaged, or belongs to another program
     └── SupervisionError         a supervised peer could not be kept running
         ├── Degraded                 it failed too often in a short time
@@ -55,6 +60,8 @@ is not a `CancelledError`: a task of the server was cancelled, not an asyncio ta
 `kind` is a stable name, the same in every revision, and is sent as `data.kind`.
 """
 
+from typing import TYPE_CHECKING, Any, Final
+
 from trunkline.errors.base import TrunklineError, again
 from trunkline.errors.local import (
     AuthorizationFailed,
@@ -68,10 +75,13 @@ from trunkline.errors.local import (
     HandshakeFailed,
     InputFailed,
     MisuseError,
+    NameClash,
+    NotExecuted,
     NotRegistered,
     OutcomeUnknown,
     PeerError,
     RegistrationError,
+    RequestCancelled,
     RetriesExhausted,
     StoreError,
     StoreUnavailable,
@@ -79,6 +89,7 @@ from trunkline.errors.local import (
     SupervisionError,
     TaskCancelled,
     TemplateError,
+    ToolBlocked,
     ToolError,
     ToolFailed,
     TransportError,
@@ -102,6 +113,7 @@ from trunkline.errors.wire import (
     MessageTooLarge,
     MethodNotFound,
     MissingCapability,
+    ModelNotAvailable,
     NotNow,
     NotPermitted,
     PageSizeTooLarge,
@@ -113,6 +125,9 @@ from trunkline.errors.wire import (
     RequestTimeout,
     ResourceAccessDenied,
     ResourceNotFound,
+    SamplingFailed,
+    SamplingRateLimited,
+    SamplingTimeout,
     TimeoutReconnecting,
     ToolNotFound,
     UnsupportedVersion,
@@ -120,16 +135,33 @@ from trunkline.errors.wire import (
     WrongPhase,
 )
 
+if TYPE_CHECKING:
+    from trunkline.errors.refusals import REFUSALS, RefusalCode, RefusalInfo, RetryAdvice, register_refusal
+
 __all__ = [
+    "REFUSALS",
     "AuthorizationFailed", "BadAnswer", "CapabilityNotSupported", "CompletionNotFound", "ConfigError", "Conflict",
     "ConnectionClosed", "ConnectionTimeout", "ContentTooLarge", "CursorExpired", "Degraded", "DuplicateEntry", "Fenced",
     "HandshakeFailed", "HeaderMismatch", "InputFailed", "InsufficientScope", "InternalError", "Interrupted",
     "InvalidArguments", "InvalidCursor", "InvalidPageSize", "InvalidParams", "InvalidRequest", "InvalidUri",
-    "MessageTooLarge", "MethodNotFound", "MissingCapability", "MisuseError", "NotNow", "NotPermitted", "NotRegistered",
-    "OutcomeUnknown", "PageSizeTooLarge", "ParseError", "PeerError", "PromptNotFound", "ProtocolError", "Refusal",
-    "RegistrationError", "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound",
-    "RetriesExhausted", "StoreError", "StoreUnavailable", "StoreUnusable", "SupervisionError", "TaskCancelled",
-    "TemplateError", "TimeoutReconnecting", "ToolError", "ToolFailed", "ToolNotFound", "TransportError",
-    "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
-    "again",
+    "MessageTooLarge", "MethodNotFound", "MissingCapability", "MisuseError", "ModelNotAvailable", "NameClash",
+    "NotExecuted", "NotNow", "NotPermitted", "NotRegistered", "OutcomeUnknown", "PageSizeTooLarge", "ParseError",
+    "PeerError", "PromptNotFound", "ProtocolError", "Refusal", "RefusalCode", "RefusalInfo", "RegistrationError",
+    "RequestCancelled", "RequestIdConflict", "RequestTimeout", "ResourceAccessDenied", "ResourceNotFound",
+    "RetriesExhausted", "RetryAdvice", "SamplingFailed", "SamplingRateLimited", "SamplingTimeout", "StoreError",
+    "StoreUnavailable", "StoreUnusable", "SupervisionError", "TaskCancelled",
+    "TemplateError", "TimeoutReconnecting", "ToolBlocked", "ToolError", "ToolFailed", "ToolNotFound",
+    "TransportError", "TrunklineError", "UnsupportedVersion", "UrlElicitationRequired", "WrongPhase",
+    "again", "register_refusal",
 ]  # fmt: skip
+
+_LAZY: Final = frozenset({"REFUSALS", "RefusalCode", "RefusalInfo", "RetryAdvice", "register_refusal"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import the table of refusals on first use: most programs refuse nothing."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trunkline.errors import refusals
+
+    return getattr(refusals, name)

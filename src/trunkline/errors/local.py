@@ -19,16 +19,19 @@ __all__ = [
     "HandshakeFailed",
     "InputFailed",
     "MisuseError",
+    "NotExecuted",
     "NotRegistered",
     "OutcomeUnknown",
     "PeerError",
     "RegistrationError",
+    "RequestCancelled",
     "RetriesExhausted",
     "StoreError",
     "StoreUnavailable",
     "StoreUnusable",
     "SupervisionError",
     "TemplateError",
+    "ToolBlocked",
     "ToolError",
     "ToolFailed",
     "TransportError",
@@ -68,12 +71,39 @@ class ToolFailed(PeerError):
         self.result = result
 
 
+class RequestCancelled(PeerError):
+    """The server cancelled a request of ours and does not answer it. Only servers of a profile do so."""
+
+    def __init__(self, method: str, reason: str | None) -> None:
+        why = "" if reason is None else f": {reason}"
+        data = {"kind": "request_cancelled", "reason": reason}
+        super().__init__(InternalError.code, f"the server cancelled {method}{why}", data)
+        self.method = method
+        self.reason = reason
+
+
 class TaskCancelled(PeerError):
     """A task was cancelled and has no result."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(InternalError.code, f"task {task_id} was cancelled", {"kind": "task_cancelled"})
         self.task_id = task_id
+
+
+class ToolBlocked(TrunklineError):
+    """A tool is not the one that was trusted, and is blocked until a person approves it. `changes` are lines that
+    describe the differences; `message` leaves them out, so that it can be shown to a model."""
+
+    lines = True
+
+    def __init__(self, server: str, tool: str, reason: str, changes: tuple[str, ...] = ()) -> None:
+        message = f"tool {tool!r} of {server!r} is blocked: {reason}; a person can approve it with `trunkline pins`"
+        super().__init__("\n".join((message, *changes)))
+        self.message = message
+        self.server = server
+        self.tool = tool
+        self.reason = reason
+        self.changes = changes
 
 
 class InputFailed(TrunklineError):
@@ -103,6 +133,16 @@ class DuplicateEntry(RegistrationError):
     def __init__(self, what: str, key: str) -> None:
         advice = "remove it first, or make the server with settings=Settings(on_duplicate='replace'), or 'warn'"
         super().__init__(f"{what} {key!r} is already registered; {advice}", kind=f"{what}_already_exists")
+
+
+class NameClash(RegistrationError):
+    """Two entries of composed servers with the same key."""
+
+    def __init__(self, what: str, key: str, one: str, other: str) -> None:
+        advice = "mount with a prefix=, rename one of them with transform=, or leave one out with where="
+        super().__init__(
+            f"{what} {key!r} of {one} clashes with that of {other}; {advice}", kind=f"{what}_already_exists"
+        )
 
 
 class NotRegistered(MisuseError, KeyError):
@@ -211,6 +251,10 @@ class Fenced(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store is unreachable or does not respond. An interrupted commit may or may not have taken effect."""
+
+
+class NotExecuted(StoreUnavailable):
+    """The store refused an operation, or never received it. It had no effect."""
 
 
 class StoreUnusable(StoreError):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from trunkline.errors.base import MisuseError, TrunklineError
+from trunkline.errors.base import MisuseError, TrunklineError, again
 from trunkline.errors.suggestions import with_suggestion
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "MessageTooLarge",
     "MethodNotFound",
     "MissingCapability",
+    "ModelNotAvailable",
     "NotNow",
     "NotPermitted",
     "PageSizeTooLarge",
@@ -36,6 +37,9 @@ __all__ = [
     "RequestTimeout",
     "ResourceAccessDenied",
     "ResourceNotFound",
+    "SamplingFailed",
+    "SamplingRateLimited",
+    "SamplingTimeout",
     "TimeoutReconnecting",
     "ToolNotFound",
     "UnsupportedVersion",
@@ -47,8 +51,7 @@ __all__ = [
 _EXTENSIONS: Final = "extensions."
 _RESERVED: Final = range(-32768, -31999)  # by JSON-RPC
 _SPECIFIED: Final = frozenset({-32700, -32600, -32601, -32602, -32603, -32002, -32020, -32021, -32022, -32042})
-_FIRST_REFUSAL: Final = 1001
-_FIRST_OWN_REFUSAL: Final = 1090
+_UNNAMED_REFUSAL: Final = "custom_refusal_reason"
 
 
 class ProtocolError(TrunklineError):
@@ -398,10 +401,47 @@ class TimeoutReconnecting(ConnectionTimeout):
     kind = "timeout_reconnecting"
 
 
+class SamplingFailed(InternalError):
+    """A language model, or its provider, produced no message. `detail` is the provider's explanation, which the peer
+    does not get: it may name accounts and limits."""
+
+    kind = "sampling_failed"
+
+    def __init__(self, message: str, *, detail: str = "", data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, data=data)
+        self.detail = detail
+
+
+class SamplingTimeout(SamplingFailed, TimeoutError):
+    """A language model took too long. Also a `TimeoutError`."""
+
+    kind = "sampling_timeout"
+
+
+class ModelNotAvailable(SamplingFailed):
+    """The provider does not have the language model."""
+
+    kind = "model_not_available"
+
+
+class SamplingRateLimited(SamplingFailed):
+    """The provider of a language model refuses further requests for now; `retry_after` are seconds, if it gives a
+    time."""
+
+    kind = "sampling_rate_limited"
+
+    def __init__(self, message: str, *, detail: str = "", retry_after: float | None = None) -> None:
+        data = None if retry_after is None else {"retryAfterMs": round(retry_after * 1000)}
+        super().__init__(message, detail=detail, data=data)
+        self.retry_after = retry_after
+
+
 class Refusal(ProtocolError):
     """The request was understood but declined, with a code from 1001 up, which is legal in every revision.
 
-    Codes 1001 to 1089 have a fixed meaning; your own codes start at 1090.
+    Codes 1001 to 1089 have a fixed meaning, listed in `trunkline.errors.REFUSALS`; your own codes start at 1090. The
+    name and the message default to those of the code, and the hint is made from the server's settings when the refusal
+    is sent.
     """
 
     kind = "refused"
@@ -409,31 +449,45 @@ class Refusal(ProtocolError):
     def __init__(
         self,
         code: int,
-        message: str,
+        message: str | None = None,
         *,
-        name: str = "custom_refusal_reason",
+        name: str | None = None,
         hint: str | None = None,
+        details: Mapping[str, Any] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        if type(code) is not int or code < _FIRST_REFUSAL:
-            raise MisuseError(
-                f"a refusal cannot have the code {code!r}: it is an integer from {_FIRST_REFUSAL} up, and from "
-                f"{_FIRST_OWN_REFUSAL} up for a reason of your own"
-            )
-        details: dict[str, Any] = {"kind": name, "name": name}
+        """`details` are further members of the error's data. `retry_after` is in seconds: with it, the client may
+        repeat the request, which must have had no effect."""
+        from trunkline.errors.refusals import find_refusal  # imported here: most requests are not refused
+
+        info = find_refusal(code)
+        name = name or (_UNNAMED_REFUSAL if info is None else info.name)
+        data: dict[str, Any] = {**(details or {}), "kind": name, "name": name}
         if hint is not None:
-            details["hint"] = hint
+            data["hint"] = hint
         if retry_after is not None:
-            details["retryAfterMs"] = round(retry_after * 1000)
-        super().__init__(message, data=details)
-        self.refusal_code = code
+            data["retryAfterMs"] = round(retry_after * 1000)
+        super().__init__(message or (name if info is None else info.message), data=data)
+        self.refusal_code = int(code)
+
+    def with_hint(self, settings: object) -> "Refusal":
+        """Return the refusal with a hint: its own, or that of its code with the values of the settings."""
+        from trunkline.errors.refusals import format_hint
+
+        if "hint" in self.data or (hint := format_hint(self.refusal_code, settings)) is None:
+            return self
+        hinted = again(self)
+        hinted.data = {**self.data, "hint": hint}
+        return hinted
 
 
 class NotNow(Refusal):
     """Declined for now: the request had no effect, and the client may retry it soon."""
 
     def __init__(self, message: str, *, retry_after: float | None = 1.0) -> None:
-        super().__init__(1008, message, name="temporarily_unavailable", retry_after=retry_after)
+        from trunkline.errors.refusals import RefusalCode
+
+        super().__init__(RefusalCode.TEMPORARILY_UNAVAILABLE, message, retry_after=retry_after)
 
 
 def _format_size(size: int) -> str:

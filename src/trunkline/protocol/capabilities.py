@@ -4,14 +4,18 @@ Capabilities are open objects: unknown members are preserved and ignored. A path
 member; the member is on if it is present and neither false nor null.
 
 A server answers `initialize` with its own capabilities. Clients do not declare server features, so a missing feature is
-not a refusal; only a feature that the client sets to false is removed.
+not a refusal; only a feature that the client sets to false is removed. Under a profile the answer is the intersection:
+a feature that the client does not declare is removed, too.
+
+Negotiated capabilities hold for the session and are shared between sessions, so they are frozen, at every depth.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from trunkline.errors import InvalidParams
 from trunkline.protocol.projection import WINDOWS
@@ -21,6 +25,8 @@ from trunkline.protocol.types import ClientCapabilities, ServerCapabilities
 __all__ = [
     "Capabilities",
     "NegotiatedCapabilities",
+    "freeze",
+    "intersect_capabilities",
     "is_declarable",
     "is_declared",
     "negotiate_capabilities",
@@ -29,7 +35,6 @@ __all__ = [
 
 Capabilities = Mapping[str, Any]
 
-_NONE: Final[Capabilities] = {}
 _WINDOWS: Final = {**WINDOWS["ServerCapabilities"], **WINDOWS["ClientCapabilities"]}
 _MEMBERS: Final = {
     "roots": {"listChanged": WINDOWS["RootsCapability"]["list_changed"]},  # wire name
@@ -38,11 +43,53 @@ _MEMBERS: Final = {
 }
 
 
+def _refuse_change(self: Any, *_: Any, **__: Any) -> Any:
+    raise TypeError(f"{self!r} is read-only: capabilities are agreed once, in the handshake")
+
+
+class _FrozenDict(dict[str, Any]):
+    """A dict without mutators. It is a dict, so that it is encoded and compared as one."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse_change
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FrozenDict, (dict(self),)
+
+
+class _FrozenList(list[Any]):
+    """A list without mutators."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse_change
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FrozenList, (list(self),)
+
+
+def freeze(capabilities: Capabilities) -> Capabilities:
+    """Return read-only capabilities, at every depth; the same object if they are."""
+    return _frozen(capabilities)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, _FrozenDict | _FrozenList):
+        return value
+    if isinstance(value, Mapping):
+        return _FrozenDict({name: _frozen(member) for name, member in cast("Capabilities", value).items()})
+    return _FrozenList(map(_frozen, cast("list[Any]", value))) if isinstance(value, list) else value
+
+
 class NegotiatedCapabilities(Struct, frozen=True):
-    """The capabilities of both sides after the handshake."""
+    """The capabilities of both sides after the handshake, read-only."""
 
     server: Capabilities
     client: Capabilities  # as declared, including unknown members
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "server", freeze(self.server))
+        force_setattr(self, "client", freeze(self.client))
 
     @property
     def experimental(self) -> frozenset[str]:
@@ -60,11 +107,14 @@ class NegotiatedCapabilities(Struct, frozen=True):
         return msgspec.convert(self.client, ClientCapabilities)
 
 
+_NONE: Final = freeze({})
+
+
 def is_declared(capabilities: Capabilities, path: str) -> bool:
     """Return whether a capability is on. `elicitation` without a mode means forms (elicitation, "Capabilities")."""
     value: Any = capabilities
     for name in path.split("."):
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):  # the second check is slow
             return False
         value = cast("Capabilities", value).get(name)
         if value is None or value is False:
@@ -94,6 +144,27 @@ def negotiate_capabilities(offered: Capabilities, requested: Capabilities) -> Ne
         if requested.get(name) is not False
     }
     return NegotiatedCapabilities(offered if mine == offered else mine, requested or _NONE)  # shares equal objects
+
+
+def intersect_capabilities(
+    negotiated: NegotiatedCapabilities, *, add: Iterable[str] = (), experimental: str = ""
+) -> NegotiatedCapabilities:
+    """Return the capabilities that both sides declare. The members of a feature are those of the server; experimental
+    capabilities are compared by name.
+
+    The server declares the features in `add` if the client does, and confirms the capability `experimental`.
+    """
+    client = negotiated.client
+    mine = {
+        name: value
+        for name, value in {**dict.fromkeys(add, _NONE), **negotiated.server}.items()
+        if is_declared(client, name) and name != "experimental"
+    }
+    names = _experimental(client)
+    common = {name: value for name, value in negotiated.server.get("experimental", _NONE).items() if name in names}
+    if experimental in names:
+        common[experimental] = {}
+    return NegotiatedCapabilities({**mine, "experimental": common} if common else mine, client)
 
 
 def restrict_to_revision(

@@ -5,10 +5,16 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
-from msgspec.structs import replace
 
 from trunkline.protocol.capabilities import Capabilities, restrict_to_revision
-from trunkline.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
+from trunkline.protocol.meta import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    add_meta,
+)
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Revision
@@ -26,6 +32,7 @@ class ClientEnvelope:
     """Adds the `_meta` envelope to requests: client info, capabilities and log level."""
 
     def __init__(self, info: Implementation, capabilities: Capabilities, revision: Revision) -> None:
+        self.keeps_given = False  # params that have an envelope keep it: they are forwarded for another client
         self._meta: dict[str, Any] = {
             PROTOCOL_VERSION: revision.value,
             CLIENT_INFO: codec.to_raw(project(info, revision)),
@@ -42,7 +49,9 @@ class ClientEnvelope:
         """Return params with the envelope."""
         if params is UNSET:
             return Empty(meta=dict(self._meta))
-        return replace(params, meta={**(params.meta or {}), **self._meta})
+        if self.keeps_given and params.meta is not None and PROTOCOL_VERSION in params.meta:
+            return params
+        return add_meta(params, self._meta)
 
 
 class ResultHeader(Struct, rename="camel"):

@@ -33,7 +33,11 @@ ENVELOPE_KEY: Final = PROTOCOL_VERSION.encode()
 _NO_VERSION: Final = "(none)"  # recognized by its identity, since a peer may send any text
 _CACHED: Final = 1024  # bytes; longer envelopes and capabilities are not worth remembering
 _REMEMBERED: Final = 256  # envelopes
-_UNIQUE: Final = (b'"progressToken"', b'"traceparent"')  # members that differ from request to request
+_UNIQUE: Final = (
+    b'"progressToken"',
+    b'"traceparent"',
+    b'"trunkline/timeout-ms"',
+)  # members that differ from request to request
 
 
 class Envelope(Struct, frozen=True):

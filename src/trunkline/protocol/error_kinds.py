@@ -1,16 +1,16 @@
 """Error kinds of the founding documents: their numbers there, and their use here.
 
-A kind is a stable name that is sent as `data.kind`, whatever the code is. The founding numbers are not sent: outside of
-a profile, the wire has the codes of the specification only. A kind without a use is reserved, with the reason.
+A kind is a stable name that is sent as `data.kind`, whatever the code is. Only a profile sends the founding numbers:
+outside of it, the wire has the codes of the specification. A kind without a use is reserved, with the reason.
 """
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
-__all__ = ["KINDS", "KINDS_BY_NAME", "ErrorKind", "ReportedAs"]
+__all__ = ["KINDS", "KINDS_BY_CODE", "KINDS_BY_NAME", "ErrorKind", "ReportedAs", "kind_of"]
 
 
 class ReportedAs(Enum):
@@ -36,8 +36,8 @@ def _error(founding: int, name: str, code: int = -32602) -> ErrorKind:
     return ErrorKind(founding, name, ReportedAs.ERROR, code)
 
 
-def _result(founding: int, name: str) -> ErrorKind:
-    return ErrorKind(founding, name, ReportedAs.RESULT)
+def _result(founding: int, name: str, code: int | None = None) -> ErrorKind:
+    return ErrorKind(founding, name, ReportedAs.RESULT, code)
 
 
 def _raised(founding: int, name: str) -> ErrorKind:
@@ -51,8 +51,6 @@ def _fact(founding: int, name: str) -> ErrorKind:
 def _reserved(founding: int, name: str, why: str) -> ErrorKind:
     return ErrorKind(founding, name, reserved=why)
 
-
-_MODELS: Final = "there are no model providers yet; errors of a client's model are raised as `PeerError`"
 
 KINDS: Final[tuple[ErrorKind, ...]] = (
     _error(-32700, "parse_error", -32700),
@@ -69,7 +67,7 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
     _reserved(-32007, "validation_failed", "invalid values have a more precise kind"),
     _reserved(-32008, "transport_error", "the connection is gone; raised as `TransportError`"),
     _error(-32009, "request_timeout", -32603),
-    _error(-32010, "rate_limit_exceeded", -32600),
+    _error(-32010, "rate_limit_exceeded", 1003),
     _raised(-32011, "tool_description_exceeds_max"),
     _error(-32012, "message_size_exceeds_maximum", -32600),
     _error(-32013, "invalid_content_type", -32603),
@@ -93,7 +91,7 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
     _result(-32031, "tool_execution_failed"),
     _result(-32032, "tool_execution_timeout"),
     _result(-32033, "tool_execution_cancelled"),
-    _result(-32034, "invalid_tool_arguments"),
+    _result(-32034, "invalid_tool_arguments", -32602),  # an error up to 2025-06-18
     _result(-32035, "tool_is_disabled"),
     _result(-32036, "tool_result_too_large"),
     _result(-32037, "tool_not_allowed"),
@@ -104,11 +102,11 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
     _error(-32043, "prompt_argument_missing"),
     _error(-32044, "prompt_render_failed", -32603),
     _error(-32045, "invalid_prompt_arguments"),
-    _reserved(-32046, "sampling_failed", _MODELS),
-    _result(-32047, "sampling_timeout"),
+    _error(-32046, "sampling_failed", -32603),
+    _error(-32047, "sampling_timeout", -32603),
     _raised(-32048, "invalid_model_preferences"),
-    _reserved(-32049, "model_not_available", _MODELS),
-    _reserved(-32050, "sampling_rate_limited", _MODELS),
+    _error(-32049, "model_not_available", -32603),
+    _error(-32050, "sampling_rate_limited", -32603),
     _error(-32051, "authentication_failed", -32600),
     _error(-32052, "authorization_failed", -32600),
     _error(-32053, "invalid_credentials", -32600),
@@ -141,7 +139,7 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
         -32093, "progress_update_failed", "calls of a closed connection are gone; that is progress_token_expired"
     ),
     _reserved(-32094, "notification_failed", "sending does not fail; a failed connection is closed"),
-    _reserved(-32095, "notification_queue_full", "the connection of a slow reader is closed"),
+    _fact(-32095, "notification_queue_full"),
     _raised(-32096, "invalid_notification_type"),
     _reserved(-32097, "notification_not_delivered", "an ended session has no subscriptions"),
     _error(-32110, "completion_not_found"),
@@ -153,3 +151,14 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
 
 KINDS_BY_NAME: Final[Mapping[str, ErrorKind]] = {kind.name: kind for kind in KINDS}
 """All kinds by name."""
+
+KINDS_BY_CODE: Final[Mapping[int, ErrorKind]] = {
+    kind.founding_code: kind for kind in KINDS if kind.founding_code != kind.code
+}
+"""The kinds whose founding number no revision uses for them."""
+
+
+def kind_of(data: Any) -> str | None:
+    """Return the error kind in the data of an error, if any."""
+    kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
+    return kind if isinstance(kind, str) else None

@@ -19,6 +19,7 @@ __all__ = [
     "MessageRefused",
     "NotificationReceived",
     "ProgressReceived",
+    "RequestCancelled",
     "ResponseReceived",
     "ResponseUnusable",
     "SessionEvent",
@@ -66,6 +67,13 @@ class CallCancelled(Struct):
     reason: str | None
 
 
+class RequestCancelled(Struct):
+    """The server cancelled a request of ours, which only a profile allows."""
+
+    request: OutgoingRequest
+    reason: str | None
+
+
 class ProgressReceived(Struct):
     """The peer reported progress of a request of ours."""
 
@@ -78,6 +86,7 @@ class MessageRefused(Struct):
 
     reply: ErrorResponse
     excerpt: bytes = b""  # of an unreadable message
+    method: str = ""  # of a request that could be read
 
 
 class MessageIgnored(Struct):
@@ -96,6 +105,7 @@ SessionEvent = (
     | ResponseReceived
     | ResponseUnusable
     | CallCancelled
+    | RequestCancelled
     | ProgressReceived
     | MessageRefused
     | MessageIgnored

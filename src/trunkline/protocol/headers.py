@@ -173,7 +173,7 @@ def routing_headers(method: str, params: Mapping[str, Any] | None) -> dict[str, 
     return {_METHOD: method} if name is None else {_METHOD: method, _NAME: name}
 
 
-def match_exactly(method: str, name: str | None, headers: RoutingHeaders) -> bool:
+def match_exactly(method: str, name: object, headers: RoutingHeaders) -> bool:
     """Return whether the headers equal the request's values literally, without any encoding: the common case."""
     if headers.method != method:
         return False

@@ -1,10 +1,12 @@
 """Tracked requests: incoming and outgoing requests in flight, and their deadlines.
 
 A session has one heap of deadlines. Moving a deadline does not search the heap: when the old entry comes up, it is
-pushed again. So starting, renewing and ending a request are cheap, and one timer, set to `next_deadline`, suffices.
+pushed again. So starting, renewing and ending a request are cheap, and one timer, set to `next_deadline`, suffices. Our
+own requests enter the heap when deadlines are next checked, if they are still in flight.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,6 +21,7 @@ from trunkline.wire.messages import RequestId
 if TYPE_CHECKING:
     from trunkline.protocol.envelope import Envelope
     from trunkline.protocol.modern import CacheHint
+    from trunkline.tracing import Span
 
 __all__ = [
     "DeadlineQueue",
@@ -74,6 +77,7 @@ class TrackedRequest(Struct):
     done: bool = False
     scheduled_at: float | None = None  # its entry in the deadline queue
     target: str | None = None  # the name or URI of its target, if it has one
+    span: "Span | None" = None  # if there is a tracer
 
     def set_timeout(self, now: float, timeout: float | None, max_duration: float | None) -> None:
         """Set the timeout and the maximum duration, from now on."""
@@ -102,13 +106,14 @@ class TrackedRequest(Struct):
         self.renew_deadline(now)
 
 
-class IncomingRequest(TrackedRequest):
+class IncomingRequest(TrackedRequest, weakref=True):
     """A request of the peer whose handler is queued or running."""
 
     token: ProgressToken | None = None
     progress: float | None = None  # last reported
     cancelled: bool = False  # by the peer: no further message about it is allowed
     queued: bool = False  # its handler has not started
+    held: bool = False  # its handler has ended, and its reply has waited for changes
     work: Any = None  # handle to cancel its handler
     origin: Any = None  # transport context of the request, and the route of its response
     envelope: "Envelope | None" = None  # of a request of the modern era
@@ -119,6 +124,8 @@ class IncomingRequest(TrackedRequest):
     task: Callable[[], Awaitable[None]] | None = None  # turns the call into a task, if that is possible later
     related_task: str | None = None  # the task that it has become; messages about it name that task
     admitted_entry: object | None = None  # the entry that the caller was authorized for
+    timing: Any = None  # the times of its steps, if there is an observer of calls
+    context: Context | None = None  # the context variables when it was received, if it waits and there is a tracer
 
     def record_progress(self, progress: float, now: float) -> bool:
         """Record progress to report; return False if it must not be sent: progress must grow, and ends with the

@@ -16,7 +16,16 @@ from trunkline.protocol import types
 from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 
-__all__ = ["ALIASES", "METHODS", "Method", "Side", "TimeLimit", "find_method", "methods_for", "widened_capabilities"]
+__all__ = [
+    "ALIASES",
+    "METHODS",
+    "PREFIX",
+    "Method",
+    "Side",
+    "TimeLimit",
+    "find_method",
+    "methods_for",
+]
 
 
 class Side(Enum):
@@ -70,11 +79,17 @@ class Method(Struct, frozen=True):
     until: Revision | None = None
     profile: str | None = None  # the profile that defines it, if no revision does
     widened_by: str | None = None  # the profile that extends it to every revision of the handshake era
+    custom: bool = False  # outside of the specification, and so not in the table
 
     @property
     def is_request(self) -> bool:
         """Whether it has a response."""
         return self.result_name is not None
+
+    @property
+    def family(self) -> str:
+        """The feature that it belongs to, such as "tools" for `tools/call`; the name itself for `ping`."""
+        return self.name.removeprefix(PREFIX).partition("/")[0]
 
     @property
     def params(self) -> type[Any]:
@@ -197,20 +212,12 @@ METHODS: Final = (
            widened_by="erlmcp"),
 )  # fmt: skip
 
-_PREFIX: Final = "notifications/"
-ALIASES: Final = {row.name.removeprefix(_PREFIX): row.name for row in METHODS if row.name.startswith(_PREFIX)}
-"""Notification names without prefix, which some peers send. They are accepted, but never sent."""
+PREFIX: Final = "notifications/"
+"""The prefix of notification names."""
+ALIASES: Final = {row.name.removeprefix(PREFIX): row.name for row in METHODS if row.name.startswith(PREFIX)}
+"""Notification names without prefix, which some peers send. They are always accepted; only a profile sends them."""
 
 _BY_NAME: Final = {row.name: row for row in METHODS}
-
-
-def widened_capabilities(profile: str | None) -> frozenset[str]:
-    """Return the capabilities that a profile extends to every revision of the handshake era."""
-    return frozenset(
-        row.capability.partition(".")[0]
-        for row in METHODS
-        if row.capability and row.widened_by and row.widened_by == profile
-    )
 
 
 def find_method(name: str) -> Method | None:

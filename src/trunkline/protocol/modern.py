@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFound, UnsupportedVersion
 from trunkline.protocol import headers as mirror
 from trunkline.protocol.capabilities import Capabilities, restrict_to_revision
-from trunkline.protocol.envelope import Envelope, ModernParams, read_params
+from trunkline.protocol.envelope import Envelope, read_params
 from trunkline.protocol.legal_methods import required_capabilities
 from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import Method, Side, methods_for
@@ -25,7 +25,7 @@ from trunkline.protocol.types.tasks_extension import DetailedTask, TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["CacheHint", "CacheScope", "ModernProtocol", "unwrap_result", "wrap_result"]
+__all__ = ["CacheHint", "CacheScope", "ModernProtocol", "check_envelope", "unwrap_result", "wrap_result"]
 
 CacheScope = Literal["public", "private"]
 _CACHEABLE_METHODS: Final = frozenset(
@@ -43,6 +43,7 @@ _COMPLETE: Final = b"complete"
 _WITH_META: Final = (Result, Params, DetailedTask)
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
 _MODERN_VERSIONS: Final = frozenset(revision.value for revision in MODERN_REVISIONS)
+_decode_object: Final = codec.json_decoder(dict[str, Any])
 _METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_07_28, Side.SERVER) if row.is_request}
 
 
@@ -69,11 +70,18 @@ class _CompleteToolResult(Struct, rename="camel", gc=False):
 class ModernProtocol:
     """Validates requests with an envelope and encodes their results."""
 
-    def __init__(self, info: Implementation, capabilities: Callable[[], Capabilities]) -> None:
-        """`capabilities` returns the current capabilities of the server."""
+    def __init__(
+        self,
+        info: Implementation,
+        capabilities: Callable[[], Capabilities],
+        find_custom: Callable[[str], Method | None] = lambda _: None,
+    ) -> None:
+        """`capabilities` returns the current capabilities of the server, `find_custom` a method outside of the
+        specification that the server handles."""
+        self._find_custom = find_custom
         self.capabilities = capabilities
-        self._cached_for: Capabilities | None = None
-        self._cached_paths: frozenset[str] = frozenset()
+        self._offered_for: Capabilities | None = None  # the capabilities for which the methods below are offered
+        self._offered: Mapping[str, Method] = {}
         self._info = codec.to_raw(info)
         self._plain_meta = codec.to_raw({SERVER_INFO: self._info})
         self._plain_head = _encode_head(b"complete", bytes(self._plain_meta))
@@ -81,34 +89,21 @@ class ModernProtocol:
     # --- requests ------------------------------------------------------------------------------
 
     def validate_request(
-        self, message: Request, headers: mirror.RoutingHeaders | None
+        self, message: Request, headers: mirror.RoutingHeaders | None, envelope: Envelope | None = None
     ) -> tuple[Method, Envelope] | None:
         """Return the method and the envelope of a request; None for a request of the handshake era. Raise a
-        `ProtocolError` for an invalid request. `headers` are those of an HTTP transport."""
-        named = None if headers is None else headers.version
-        envelope, params = read_params(message.params, expected=named in _MODERN_VERSIONS)
+        `ProtocolError` for an invalid request. `headers` are those of an HTTP transport; `envelope` is that of a
+        request for which the transport has called `check_envelope`."""
+        envelope = envelope or check_envelope(message, headers)
         if envelope is None:
             return None
-        version = envelope.version
-        if headers is not None:
-            if named != version and (named is None or named.strip() != version):
-                raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {version!r}")
-            _check_routing_headers(message.method, params, headers)
-        if version not in _MODERN_VERSIONS:
-            raise UnsupportedVersion(version, SUPPORTED_VERSIONS)
-        row = _METHODS_BY_NAME.get(message.method)
-        if row is None:
-            raise MethodNotFound(message.method)
-        if row.capability is not None and row.capability not in self._offered_capabilities():
-            raise CapabilityNotSupported(message.method, row.capability)
-        return row, envelope
-
-    def _offered_capabilities(self) -> frozenset[str]:
-        """Return the current capabilities that some method needs; cached until the capabilities change."""
         capabilities = self.capabilities()
-        if self._cached_for is not capabilities:
-            self._cached_for, self._cached_paths = capabilities, required_capabilities(capabilities)
-        return self._cached_paths
+        if self._offered_for is not capabilities:
+            self._offered_for, self._offered = capabilities, _offered_methods(capabilities)
+        row = self._offered.get(message.method) or self._find_custom(message.method)
+        if row is None or not row.is_request or envelope.version not in _MODERN_VERSIONS:
+            raise _refusal(envelope.version, message.method)
+        return row, envelope
 
     # --- results -------------------------------------------------------------------------------
 
@@ -140,6 +135,9 @@ class ModernProtocol:
         if isinstance(result, _WITH_META) and result.meta is not None:
             meta = codec.to_raw({SERVER_INFO: self._info, **result.meta})
             result = replace(result, meta=None)  # a copy, since a handler may return one object many times
+        elif (own := _plain_meta(result)) is not None:
+            meta = codec.to_raw({SERVER_INFO: self._info, **own})
+            result = {name: value for name, value in cast("Any", result).items() if name != "_meta"}
         plain = kind is _COMPLETE and meta is self._plain_meta
         head = self._plain_head if plain else _encode_head(kind, bytes(meta))
         body = codec.to_json(project(result, Revision.V2026_07_28))
@@ -148,20 +146,50 @@ class ModernProtocol:
         return Raw(head + (b"}" if body == b"{}" else b"," + body[1:]))
 
 
+def _plain_meta(result: Any) -> Mapping[str, Any] | None:
+    """Return the metadata in the plain result of a custom method, which may be encoded; None if there is none."""
+    found: Any = cast("dict[str, Any]", result).get("_meta") if isinstance(result, dict) else None
+    return _decode_object(found) if isinstance(found, Raw) else found
+
+
 def _encode_head(kind: bytes, meta: bytes) -> bytes:
     """Return the members that begin every result, without the closing brace."""
     return b'{"resultType":"%b","_meta":%b' % (kind, meta)
 
 
-def _check_routing_headers(method: str, params: ModernParams, headers: mirror.RoutingHeaders) -> None:
-    """Raise `HeaderMismatch` if `Mcp-Method` or `Mcp-Name` contradicts the request."""
+def check_envelope(message: Request, headers: mirror.RoutingHeaders | None) -> Envelope | None:
+    """Return the envelope of a request; None for a request of the handshake era. Raise a `ProtocolError` for an invalid
+    envelope, and for one that contradicts the headers of an HTTP transport."""
+    named = None if headers is None else headers.version
+    envelope, params = read_params(message.params, expected=named in _MODERN_VERSIONS)
+    if envelope is None or headers is None:
+        return envelope
+    version, method = envelope.version, message.method
+    if named != version and (named is None or named.strip() != version):
+        raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {version!r}")
     member = mirror.NAME_MEMBERS.get(method)
-    target = None if member is None else getattr(params, member)
-    name = target if isinstance(target, str) else None
-    if mirror.match_exactly(method, name, headers):
-        return
-    if (why := mirror.find_mismatch(method, name, headers)) is not None:
-        raise HeaderMismatch(why)
+    name = None if member is None else getattr(params, member)
+    if not mirror.match_exactly(method, name, headers):
+        why = mirror.find_mismatch(method, name if isinstance(name, str) else None, headers)
+        if why is not None:
+            raise HeaderMismatch(why)
+    return envelope
+
+
+def _offered_methods(capabilities: Capabilities) -> dict[str, Method]:
+    """Return the methods that a server with these capabilities offers."""
+    declared = required_capabilities(capabilities)
+    return {name: row for name, row in _METHODS_BY_NAME.items() if row.capability is None or row.capability in declared}
+
+
+def _refusal(version: str, method: str) -> UnsupportedVersion | MethodNotFound | CapabilityNotSupported:
+    """Return the error for a request of another revision, or for a method that is not offered."""
+    if version not in _MODERN_VERSIONS:
+        return UnsupportedVersion(version, SUPPORTED_VERSIONS)
+    row = _METHODS_BY_NAME.get(method)
+    if row is None or row.capability is None:
+        return MethodNotFound(method)
+    return CapabilityNotSupported(method, row.capability)
 
 
 def unwrap_result(result: CallToolResult) -> CallToolResult:

@@ -1,6 +1,6 @@
 """Refusals: the errors for messages that are illegal to receive or to send."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import (
     CapabilityNotSupported,
@@ -14,10 +14,15 @@ from trunkline.errors import (
     RequestIdConflict,
     WrongPhase,
 )
+from trunkline.protocol.custom_methods import is_custom
+from trunkline.protocol.legal_methods import may_receive
 from trunkline.protocol.lifecycle import Phase, Signal, allows
 from trunkline.protocol.methods import Method, Side, find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.wire.messages import Malformed, Request
+
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
 
 __all__ = ["malformed_refusal", "request_refusal", "send_refusal", "unavailable_refusal"]
 
@@ -25,7 +30,14 @@ _NOT_ACCEPTING: Final = {Phase.PAUSED, Phase.DRAINING}
 
 
 def request_refusal(
-    message: Request, row: Method | None, *, phase: Phase, revision: Revision, side: Side, negotiated: bool
+    message: Request,
+    row: Method | None,
+    *,
+    phase: Phase,
+    revision: Revision,
+    side: Side,
+    negotiated: bool,
+    profile: "Profile | None" = None,
 ) -> ProtocolError:
     """Return the error for an illegal request: check the phase first, then the method, then its capability (the order
     of the founding documents). `row` is the method if it is legal now, so that the id must be in use; `negotiated`: the
@@ -35,9 +47,10 @@ def request_refusal(
         return RequestIdConflict(message.id)
     known = find_method(name)
     signal = known.receive_signal if known else Signal.RECV_CALL
-    if not allows(phase, signal):
+    if not may_receive(side, phase, signal, profile):
         return _phase_refusal(name, signal, phase, negotiated=negotiated)
-    if known is None or not (known.is_request and known.exists_in(revision) and known.is_received_by(side)):
+    extended = None if profile is None else profile.name
+    if known is None or not (known.is_request and known.exists_in(revision, extended) and known.is_received_by(side)):
         return MethodNotFound(name)
     return CapabilityNotSupported(name, known.capability or "")
 
@@ -55,10 +68,15 @@ def unavailable_refusal(name: str, phase: Phase) -> NotNow:
     return NotNow(f"{name} is refused while the session is {phase.name.lower()}", retry_after=wait)
 
 
-def send_refusal(name: str, *, phase: Phase, revision: Revision, receiver: Side) -> ProtocolError:
+def send_refusal(
+    name: str, *, phase: Phase, revision: Revision, receiver: Side, profile: "Profile | None" = None
+) -> ProtocolError:
     """Return the error for a message that this side must not send."""
     row = find_method(name)
-    if row is None or not row.exists_in(revision) or not row.is_received_by(receiver):
+    if row is None and is_custom(name):  # legal in every revision, but not in every phase
+        return WrongPhase(name, phase.name.lower())
+    extended = None if profile is None else profile.name
+    if row is None or not row.exists_in(revision, extended) or not row.is_received_by(receiver):
         return MethodNotFound(name)
     if not allows(phase, row.send_signal):
         return WrongPhase(name, phase.name.lower())

@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from msgspec import UNSET, Raw
-from msgspec.structs import replace
 
 from trunkline.config import Settings
 from trunkline.errors import CapabilityNotSupported, InvalidRequest, MethodNotFound, ProtocolError, RequestIdConflict
@@ -20,11 +19,13 @@ from trunkline.protocol import types as t
 from trunkline.protocol.capabilities import (
     Capabilities,
     NegotiatedCapabilities,
+    intersect_capabilities,
     is_declared,
     negotiate_capabilities,
     restrict_to_revision,
 )
-from trunkline.protocol.error_codes import error_object
+from trunkline.protocol.custom_methods import custom_method, is_custom
+from trunkline.protocol.error_codes import error_object, from_founding_code
 from trunkline.protocol.events import (
     CallCancelled,
     CallReceived,
@@ -33,6 +34,7 @@ from trunkline.protocol.events import (
     MessageRefused,
     NotificationReceived,
     ProgressReceived,
+    RequestCancelled,
     ResponseReceived,
     ResponseUnusable,
     SessionEvent,
@@ -46,14 +48,15 @@ from trunkline.protocol.inflight import (
 )
 from trunkline.protocol.legal_methods import Receivable, Sendable, legal_methods, required_capabilities
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.meta import PROGRESS_TOKEN, may_have_envelope
-from trunkline.protocol.methods import ALIASES, Method, Side, TimeLimit, find_method, widened_capabilities
+from trunkline.protocol.meta import PROGRESS_TOKEN, add_meta, may_have_envelope
+from trunkline.protocol.methods import ALIASES, PREFIX, Method, Side, find_method
 from trunkline.protocol.projection import project, wrap_structured_content
 from trunkline.protocol.refusals import malformed_refusal, request_refusal, send_refusal, unavailable_refusal
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST_HANDSHAKE, Revision, negotiate
 from trunkline.protocol.types import CallToolResult, Implementation, InitializeParams, InitializeResult
-from trunkline.wire.codec import DecodeError, decoder
+from trunkline.wire.codec import DecodeError, decoder, json_decoder, to_raw
 from trunkline.wire.messages import (
+    Encoded,
     ErrorObject,
     ErrorResponse,
     Malformed,
@@ -66,8 +69,10 @@ from trunkline.wire.messages import (
 
 if TYPE_CHECKING:
     from trunkline.protocol.client_envelope import ClientEnvelope
+    from trunkline.protocol.envelope import Envelope
     from trunkline.protocol.headers import RoutingHeaders
     from trunkline.protocol.modern import ModernProtocol
+    from trunkline.protocol.profiles import Profile
 
 __all__ = ["Session"]
 
@@ -92,9 +97,11 @@ class Session:
         "_outgoing",
         "_receivable",
         "_reconnecting",
+        "_scheduled_id",
         "_sendable",
         "client_envelope",
         "failure",
+        "find_custom",
         "get_modern",
         "info",
         "instructions",
@@ -121,11 +128,14 @@ class Session:
         settings: Settings | None = None,
         phase: Phase = Phase.NEW,
         get_modern: "Callable[[], ModernProtocol] | None" = None,
-        profile: str | None = None,
+        profile: "Profile | None" = None,
+        find_custom: Callable[[str], Method | None] | None = None,
     ) -> None:
-        """`get_modern` returns the handler of requests of the modern era, where they are accepted. `profile` adds
-        methods to the handshake era."""
-        self.profile = profile
+        """`get_modern` returns the handler of requests of the modern era, where they are accepted. `profile` holds in
+        the handshake era; without one, the client may request it in `initialize`. `find_custom` returns the methods
+        outside of the specification that this side handles."""
+        self.find_custom = find_custom
+        self.profile: Profile | None = None
         self.side = side
         self.info = info
         self.get_modern = get_modern
@@ -147,9 +157,12 @@ class Session:
         self._outgoing: dict[RequestId, OutgoingRequest] = {}
         self._finished: FinishedRequests | None = None
         self.last_id = 0  # id of our latest request
+        self._scheduled_id = 0  # our requests up to this id are in the deadline queue
         self._is_newest = True  # the revision is the newest one: no projection is necessary
         self._receivable: Receivable = {}  # methods that the peer may send now
         self._sendable: Sendable = {}  # methods that this side may send now
+        if profile is not None:
+            self.use_profile(profile)
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -190,7 +203,7 @@ class Session:
     def transition(self, signal: Signal) -> None:
         """Move to the next phase; raise `WrongPhase` if the table has no such transition."""
         self.phase = lifecycle.next_phase(self.phase, signal)
-        self._is_newest = self.effective_revision is NEWEST_HANDSHAKE
+        self._is_newest = self.effective_revision is NEWEST_HANDSHAKE and self.profile is None
         server = required_capabilities(self.negotiated.server) if self.negotiated is not None else _NOTHING
         client = required_capabilities(self.negotiated.client) if self.negotiated is not None else _NOTHING
         ours, theirs = (server, client) if self.side is Side.SERVER else (client, server)
@@ -204,6 +217,11 @@ class Session:
             profile=self.profile,
         )
 
+    def use_profile(self, profile: "Profile") -> None:
+        """Follow a profile from the next transition on."""
+        self.profile = profile
+        self.settings = profile.limit_times(self.settings)
+
     def fail_handshake(self, why: str) -> None:
         """Record a failed handshake. A session that replaces a lost one does not fail by that: the supervisor may
         retry."""
@@ -214,14 +232,26 @@ class Session:
     def accept_initialize(self, params: InitializeParams) -> InitializeResult:
         """Handle a client's `initialize`: negotiate revision and capabilities, and return the result."""
         revision = negotiate(params.protocol_version, self.revisions)
-        self.negotiated = negotiate_capabilities(self.own_capabilities, params.capabilities)
+        negotiated = negotiate_capabilities(self.own_capabilities, params.capabilities)
+        if self.profile is None and "experimental" in params.capabilities:
+            from trunkline.protocol.profiles import requested_profile  # imported here: few clients request one
+
+            requested = requested_profile(params.capabilities)
+            if requested is not None:
+                self.use_profile(requested)
+        profile = self.profile
+        if profile is not None and profile.literal_capabilities:
+            negotiated = intersect_capabilities(
+                negotiated, add=profile.client_features, experimental=profile.capability
+            )
+        self.negotiated = negotiated
         self.revision = revision
         self.peer = params.client_info
         self.transition(Signal.RECV_INITIALIZE)
         return InitializeResult(
             protocol_version=revision.value,
             capabilities=restrict_to_revision(
-                self.negotiated.server, revision, keep=widened_capabilities(self.profile)
+                negotiated.server, revision, keep=_NOTHING if profile is None else profile.features
             ),
             server_info=self.info,
             instructions=self.instructions,
@@ -261,7 +291,9 @@ class Session:
         self.transition(Signal.SEND_INITIALIZED)
         return Notification("notifications/initialized")
 
-    def start_probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[OutgoingRequest, Request]:
+    def start_probe(
+        self, now: float, timeout: float | None, waiter: Any, params: Any = UNSET
+    ) -> tuple[OutgoingRequest, Request]:
         """Return the era probe, which asks whether the server speaks the modern era."""
         from trunkline.protocol.client_envelope import DISCOVER, PROBE_ID, ClientEnvelope  # imported here: for clients
 
@@ -270,7 +302,7 @@ class Session:
         awaited.set_timeout(now, timeout, None)
         self._outgoing[PROBE_ID] = awaited
         self.deadlines.schedule(awaited)
-        return awaited, Request(PROBE_ID, DISCOVER.name, stamp.add_to(UNSET))
+        return awaited, Request(PROBE_ID, DISCOVER.name, stamp.add_to(params))
 
     def complete_discovery(self, result: "t.DiscoverResult") -> None:
         """Handle the response to the era probe: from now on every request has an envelope."""
@@ -287,30 +319,46 @@ class Session:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(
-        self, message: Message | Malformed, now: float, headers: "RoutingHeaders | None" = None
+        self,
+        message: Message | Malformed,
+        now: float,
+        headers: "RoutingHeaders | None" = None,
+        envelope: "Envelope | None" = None,
     ) -> SessionEvent:
-        """Handle a message and return an event. `headers` are those of an HTTP transport of the modern era."""
-        if isinstance(message, Request):
+        """Handle a message and return an event. `headers` are those of an HTTP transport of the modern era; `envelope`
+        is that of a request which the transport has recognized."""
+        if type(message) is Request:  # `isinstance` is slow for a struct type, unless it is the type of the object
             if self.get_modern is not None and (headers is not None or may_have_envelope(message.params)):
-                event = self._receive_modern(message, now, self.get_modern(), headers)
+                event = self._receive_modern(message, now, self.get_modern(), headers, envelope)
                 if event is not None:
                     return event
             row = self._receivable.get(message.method)
             ident = message.id
             if row is None or row.result_name is None or ident in self._incoming:
-                return self._refuse_call(message, row)
+                row = row or self._receivable_custom(message)
+                if row is None or row.result_name is None or ident in self._incoming:
+                    return self._refuse_call(message, row)
             call = self._incoming[ident] = IncomingRequest(ident, row, now)
             return CallReceived(call, message.params)
-        if isinstance(message, Response):
-            return self._receive_response(message.id, message.result, None)
-        return self._receive_other(message, now)
+        if type(message) is Response:
+            awaited = self._outgoing.pop(message.id, None)
+            if awaited is None or awaited.as_task:
+                return self._receive_response(awaited, message.id, message.result, None)
+            awaited.done = True
+            return ResponseReceived(awaited, message.result)
+        return self._receive_other(message, now, modern=headers is not None)
 
     def _receive_modern(
-        self, message: Request, now: float, modern: "ModernProtocol", headers: "RoutingHeaders | None"
+        self,
+        message: Request,
+        now: float,
+        modern: "ModernProtocol",
+        headers: "RoutingHeaders | None",
+        envelope: "Envelope | None",
     ) -> SessionEvent | None:
         """Handle a request with an envelope; return None if it has none."""
         try:
-            admitted = modern.validate_request(message, headers)
+            admitted = modern.validate_request(message, headers, envelope)
             if admitted is None:
                 return None
             if message.id in self._incoming:
@@ -318,16 +366,22 @@ class Session:
             if self.phase in _UNAVAILABLE:
                 raise unavailable_refusal(message.method, self.phase)
         except ProtocolError as error:
-            return MessageRefused(ErrorResponse(message.id, error_object(error, Revision.V2026_07_28)))
+            return MessageRefused(
+                ErrorResponse(message.id, error_object(error, Revision.V2026_07_28, settings=self.settings)),
+                method=message.method,
+            )
         call = self._incoming[message.id] = IncomingRequest(message.id, admitted[0], now, envelope=admitted[1])
         return CallReceived(call, message.params)
 
-    def _receive_other(self, message: Notification | ErrorResponse | Malformed, now: float) -> SessionEvent:
+    def _receive_other(
+        self, message: Notification | ErrorResponse | Malformed, now: float, *, modern: bool
+    ) -> SessionEvent:
         match message:
             case Notification():
-                return self._receive_notification(message, now)
+                return self._receive_notification(message, now, modern=modern)
             case ErrorResponse(id=ident, error=error):
-                return self._receive_response(ident, None, error)
+                awaited = self._outgoing.pop(ident, None) if isinstance(ident, _IDS) else None
+                return self._receive_response(awaited, ident, None, error)
             case Malformed():
                 return self._receive_malformed(message)
             case _:
@@ -336,9 +390,15 @@ class Session:
     def _refuse_call(self, message: Request, row: Method | None) -> MessageRefused:
         agreed = self.revision is not None
         why = request_refusal(
-            message, row, phase=self.phase, revision=self.effective_revision, side=self.side, negotiated=agreed
+            message,
+            row,
+            phase=self.phase,
+            revision=self.effective_revision,
+            side=self.side,
+            negotiated=agreed,
+            profile=self.profile,
         )
-        return MessageRefused(self._error(message.id, why))
+        return MessageRefused(self._error(message.id, why), method=message.method)
 
     def replaced_by(self, message: Request) -> bool:
         """Return whether a refused request may begin a new session in place of this one: a valid `initialize` while no
@@ -351,9 +411,19 @@ class Session:
             return False
         return True
 
-    def _receive_notification(self, message: Notification, now: float) -> SessionEvent:
+    def _receivable_custom(self, message: Request | Notification, *, modern: bool = False) -> Method | None:
+        """Return the row of a method outside of the specification that this side handles now. The modern era has no
+        phases: there, a notification is legal if it has an envelope or came over HTTP (`modern`)."""
+        row = None if self.find_custom is None else self.find_custom(message.method)
+        if row is None or lifecycle.allows(self.phase, row.receive_signal):
+            return row
+        if self.get_modern is None or row.is_request or self.phase is not Phase.CONNECTING:
+            return None
+        return row if modern or may_have_envelope(message.params) else None
+
+    def _receive_notification(self, message: Notification, now: float, *, modern: bool) -> SessionEvent:
         name = ALIASES.get(message.method, message.method)
-        row = self._receivable.get(name)
+        row = self._receivable.get(name) or self._receivable_custom(message, modern=modern)
         if name == "notifications/cancelled" and self._incoming:
             row = _CANCELLED  # refers to a request in flight, in any era and phase
         if row is None or row.is_request:
@@ -381,11 +451,22 @@ class Session:
 
     def _receive_cancelled(self, params: "t.CancelledParams") -> SessionEvent:
         call = None if params.request_id is None else self._incoming.get(params.request_id)
+        if call is None and params.request_id is not None and self.profile is not None and self.profile.server_cancels:
+            return self._receive_server_cancelled(params.request_id, params.reason)
         if call is None or call.method.name == "initialize":  # lifecycle: initialize is never cancelled
             return MessageIgnored("cancellation of a request that is not in flight", "unknown_request")
         del self._incoming[call.id]
         call.done = call.cancelled = True
         return CallCancelled(call, params.reason)
+
+    def _receive_server_cancelled(self, ident: RequestId, reason: str | None) -> SessionEvent:
+        """Handle the cancellation of a request of ours by the server, which only a profile allows."""
+        request = self._outgoing.get(ident) if self.side is Side.CLIENT else None
+        if request is None or request.method.name == "initialize":
+            return MessageIgnored("cancellation of a request that is not in flight", "unknown_request")
+        del self._outgoing[ident]
+        request.done = True
+        return RequestCancelled(request, reason)
 
     def _receive_progress(self, params: "t.ProgressParams", now: float) -> SessionEvent:
         request = self._outgoing.get(params.progress_token)
@@ -397,16 +478,33 @@ class Session:
             return MessageIgnored("progress that does not grow", "progress_value_invalid")
         return ProgressReceived(request, params)
 
-    def _receive_response(self, ident: Any, result: Any, error: ErrorObject | None) -> SessionEvent:
-        request = self._outgoing.pop(ident, None) if isinstance(ident, _IDS) else None
+    def _receive_response(
+        self, request: OutgoingRequest | None, ident: Any, result: Any, error: ErrorObject | None
+    ) -> SessionEvent:
+        """Handle a response: to `request`, or to none that is in flight."""
         if request is None and self._finished is not None and isinstance(ident, _IDS):
             request = self._finished.pop_abandoned(ident)
         if request is None:
             return self._receive_unmatched(ident, error)
+        if error is not None and self.profile is not None and self.profile.founding_codes:
+            result, error = self._receive_founding_error(request, error)
         if request.as_task and error is None:
             self._finished_requests().add_progressing(request)
         request.done = True
         return ResponseReceived(request, result, error)
+
+    def _receive_founding_error(self, request: OutgoingRequest, error: ErrorObject) -> tuple[Any, ErrorObject | None]:
+        """Return the result or the error that stands for a received error by default: the failure of a tool is a
+        result."""
+        from trunkline.protocol.tool_failures import (
+            failure_of_error,
+            is_tool_failure,
+        )  # imported here: for a profile only
+
+        error = from_founding_code(error, self.effective_revision)
+        if request.method.fails_as_result and is_tool_failure(error, self.effective_revision):
+            return to_raw(failure_of_error(error)), None
+        return None, error
 
     def _receive_unmatched(self, ident: Any, error: ErrorObject | None) -> SessionEvent:
         """Handle a response that matches none of our requests. Some peers send the id 1 as "1"."""
@@ -463,10 +561,15 @@ class Session:
             return Response(call.id, result)
         if call.envelope is not None and self.get_modern is not None:
             modern = self.get_modern()
-            hint = call.hint or modern.default_hint(call.method.name)
-            if type(result) is CallToolResult and result.meta is None and hint is None:
+            if type(result) is CallToolResult and result.meta is None:  # has no cache lifetime
                 return Response(call.id, modern.complete_tool_result(result, unwrap=call.unwrapped))
+            hint = call.hint or modern.default_hint(call.method.name)
             return Response(call.id, modern.encode_result(result, hint=hint, unwrap=call.unwrapped))
+        profile = self.profile
+        if profile is not None and profile.founding_shapes:
+            from trunkline.protocol.founding_shapes import shape_result  # imported here: for a profile only
+
+            return Response(call.id, shape_result(result, self.effective_revision, call.target))
         return Response(call.id, project(result, self.effective_revision))
 
     def fail(self, call: IncomingRequest, error: ProtocolError) -> ErrorResponse | None:
@@ -475,7 +578,11 @@ class Session:
             return None
         call.done = True
         del self._incoming[call.id]
-        return ErrorResponse(call.id, error_object(error, self.revision_of(call)))
+        return ErrorResponse(call.id, self.error_object(error, call))
+
+    def profile_of(self, call: IncomingRequest) -> "Profile | None":
+        """Return the profile of a request of the peer; requests of the modern era have none."""
+        return self.profile if call.envelope is None else None
 
     def revision_of(self, call: IncomingRequest) -> Revision:
         """Return the revision of a request of the peer."""
@@ -484,9 +591,11 @@ class Session:
     def _error(self, ident: Any, error: ProtocolError) -> ErrorResponse:
         return ErrorResponse(ident, self.error_object(error))
 
-    def error_object(self, error: ProtocolError) -> ErrorObject:
-        """Return an error as an object of the effective revision."""
-        return error_object(error, self.effective_revision)
+    def error_object(self, error: ProtocolError, call: IncomingRequest | None = None) -> ErrorObject:
+        """Return an error as an object of the effective revision, or of that of a request of the peer."""
+        if call is not None and call.envelope is not None:
+            return error_object(error, Revision.V2026_07_28, settings=self.settings)
+        return error_object(error, self.effective_revision, self.profile, self.settings)
 
     def call(
         self,
@@ -501,31 +610,57 @@ class Session:
     ) -> tuple[OutgoingRequest, Request]:
         """Return a new request of ours and its record. Raise an error if it is illegal.
 
-        `timeout` replaces the default of the method; `capability` requires a further capability of the peer.
+        `timeout` replaces the default of the method; `capability` requires a further capability of the peer. The
+        deadline enters the queue with the next `expired`; the caller adds one that is due before that.
         """
-        row, allowed = self._sendable_method(name, capability)
+        found = self._sendable.get(name)
+        if found is None or capability is not None:
+            found = self._sendable_method(name, capability)
+        row, allowed, longest = found
         ident = self.last_id = self.last_id + 1
         if on_progress is not None:  # our progress tokens are our request ids
-            params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
+            params = add_meta(params, {PROGRESS_TOKEN: ident})
         if self.client_envelope is not None:
             params = self.client_envelope.add_to(params)
-        message = Request(ident, name, params if self._is_newest else project(params, self.effective_revision))
-        longest = None if row.time_limit is TimeLimit.ENDLESS else self.settings.longest_call
+        message = Request(ident, name, params if self._is_newest else self._older_params(params))
         limit = allowed if timeout is None else timeout
-        awaited = OutgoingRequest(ident, row, now, limit, longest, waiter=waiter, on_progress=on_progress)
-        awaited.renew_deadline(now)
-        self._outgoing[ident] = awaited
-        self.deadlines.schedule(awaited)
+        # As `renew_deadline` does, without a call.
+        if limit is None or (longest is not None and longest < limit):
+            due = None if longest is None else now + longest
+        else:
+            due = now + limit
+        awaited = self._outgoing[ident] = OutgoingRequest(
+            ident, row, now, limit, longest, due, waiter=waiter, on_progress=on_progress
+        )
         if name == "initialize":
             self.transition(Signal.SEND_INITIALIZE)
         return awaited, message
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:
         """Return a notification of ours. Raise an error if it is illegal."""
-        self._sendable_method(name, None)
-        return Notification(
-            name, params if self._is_newest or params is UNSET else project(params, self.effective_revision)
-        )
+        row, _, _ = self._sendable_method(name, None, request=False)
+        if row.custom and self.client_envelope is not None:
+            params = self.client_envelope.add_to(params)
+        if self._is_newest:
+            return Notification(name, params)
+        return Notification(self.wire_name(name), params if params is UNSET else self._older_params(params))
+
+    def wire_name(self, name: str) -> str:
+        """Return the name under which a notification is sent."""
+        bare = self.profile is not None and name in self.profile.bare_notifications
+        return name.removeprefix(PREFIX) if bare else name
+
+    def reshape(self, name: str, frame: Encoded) -> Notification:
+        """Return a notification that was encoded for many sessions in the form of this one, which has a profile."""
+        return Notification(self.wire_name(name), _encoded_decoder()(frame.frame).params)
+
+    def _older_params(self, params: Any) -> Any:
+        """Return params in the form of the effective revision or of the profile."""
+        if self.profile is not None and self.profile.founding_shapes:
+            from trunkline.protocol.founding_shapes import shape_params  # imported here: for a profile only
+
+            return shape_params(params, self.effective_revision)
+        return project(params, self.effective_revision)
 
     def notify_about(self, call: IncomingRequest, name: str, params: Any) -> Notification | None:
         """Return a notification about a request of the peer in flight; None if it is illegal."""
@@ -545,6 +680,14 @@ class Session:
             return None  # cancellation: initialize must not be cancelled, and tasks have their own method
         return Notification("notifications/cancelled", t.CancelledParams(request_id=request.id, reason=reason))
 
+    def cancel_call(self, call: IncomingRequest, reason: str) -> Notification | None:
+        """Return the notification that a server has cancelled a call of its client; None unless the profile of the
+        call has such notifications. The call still needs a response."""
+        profile = self.profile_of(call)
+        if profile is None or not profile.server_cancels or self.side is not Side.SERVER:
+            return None
+        return Notification("notifications/cancelled", t.CancelledParams(request_id=call.id, reason=reason))
+
     def _finished_requests(self) -> FinishedRequests:
         self._finished = self._finished or FinishedRequests()
         return self._finished
@@ -552,19 +695,36 @@ class Session:
     def result_type(self, name: str) -> type[Any]:
         """Return the result type of a method."""
         row = find_method(name)
+        if row is None and is_custom(name):
+            return object
         if row is None or row.result is None:
             raise MethodNotFound(name)
         return row.result
 
     def may_send(self, name: str) -> bool:
-        """Return whether this side may send a method now."""
-        return name in self._sendable
+        """Return whether this side may send a method now; of those outside of the specification, a notification."""
+        return name in self._sendable or self._sendable_custom(name, request=False) is not None
 
-    def _sendable_method(self, name: str, capability: str | None) -> tuple[Method, float | None]:
-        """Return the row and time limit of a method that is legal now; raise an error otherwise."""
-        found = self._sendable.get(name)
+    def _sendable_custom(self, name: str, *, request: bool) -> tuple[Method, float | None, float | None] | None:
+        """Return the row and the time limits of a method outside of the specification; None if it is illegal now."""
+        row = custom_method(name, request=request) if is_custom(name) else None
+        if row is None or not lifecycle.allows(self.phase, row.send_signal):
+            return None
+        return row, row.time_limit.seconds(self.settings), self.settings.longest_call
+
+    def _sendable_method(
+        self, name: str, capability: str | None, *, request: bool = True
+    ) -> tuple[Method, float | None, float | None]:
+        """Return the row and the time limits of a method that is legal now; raise an error otherwise."""
+        found = self._sendable.get(name) or self._sendable_custom(name, request=request)
         if found is None:
-            raise send_refusal(name, phase=self.phase, revision=self.effective_revision, receiver=self.side.other)
+            raise send_refusal(
+                name,
+                phase=self.phase,
+                revision=self.effective_revision,
+                receiver=self.side.other,
+                profile=self.profile,
+            )
         if capability is not None and not self.has_capability(self.side.other, capability):
             raise CapabilityNotSupported(name, capability)
         return found
@@ -573,8 +733,19 @@ class Session:
 
     def expired(self, now: float) -> list[TrackedRequest]:
         """Return the requests, of either side, whose deadline has passed. They stay in flight until the caller ends
-        them."""
+        them. The other requests in flight are in the deadline queue then."""
+        self._schedule_new_requests()
         return self.deadlines.pop_expired(now)
+
+    def _schedule_new_requests(self) -> None:
+        """Add our requests since the last check to the deadline queue. Most have been answered by now, and never
+        entered it."""
+        for request in reversed(self._outgoing.values()):
+            if isinstance(request.id, int):  # the era probe is scheduled with its start
+                if request.id <= self._scheduled_id:
+                    break
+                self.deadlines.schedule(request)
+        self._scheduled_id = self.last_id
 
     def close(self, signal: Signal = Signal.CLOSE) -> list[OutgoingRequest]:
         """End the session; return our requests that were in flight. `signal` says whether it was closed, lost or
@@ -599,6 +770,12 @@ class Session:
 def _notification_decoder(name: str) -> Callable[[Any], Any]:
     """Return the decoder of params, made when such a notification first arrives."""
     return decoder(getattr(t, name))
+
+
+@cache
+def _encoded_decoder() -> Callable[[Any], Notification]:
+    """Return the decoder of notifications that were encoded for many sessions."""
+    return json_decoder(Notification)
 
 
 def _object(params: Any) -> Any:

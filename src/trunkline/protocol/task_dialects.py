@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from msgspec import UNSET, Raw, Struct, field
 
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
-from trunkline.protocol.error_kinds import KINDS_BY_NAME
-from trunkline.protocol.meta import RELATED_TASK, TASK_PROGRESS
+from trunkline.protocol.error_kinds import KINDS_BY_NAME, kind_of
+from trunkline.protocol.meta import RELATED_TASK, TASK_PROGRESS, TOOL_ERROR
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types.tasks import Task
 from trunkline.protocol.types.tasks_extension import DetailedTask, ExtensionTask, TaskProgress
@@ -228,7 +228,7 @@ def _failure(record: TaskRecord) -> ErrorObject | None:
     if error is None:
         if record.result is UNSET or not record.result_is_error:
             return None
-        kind = _kind(_read_result(record.result).meta.get("trunkline/error"))
+        kind = kind_of(_read_result(record.result).meta.get(TOOL_ERROR))
         message = record.message or "the task failed"
         error = ErrorObject(
             InternalError.code, message, {"kind": kind if kind in _FOUNDING_SYNONYMS else "task_failed"}
@@ -239,12 +239,6 @@ def _failure(record: TaskRecord) -> ErrorObject | None:
     data: Any = error.data
     known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     return translate_error(Dialect.FOUNDING, ErrorObject(error.code, error.message, {**known, "kind": "task_failed"}))
-
-
-def _kind(data: Any) -> str | None:
-    """Return the error kind in the data of an error, if any."""
-    kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
-    return kind if isinstance(kind, str) else None
 
 
 class _FailedResult(Struct):
@@ -261,7 +255,7 @@ def translate_error(dialect: Dialect, error: ErrorObject) -> ErrorObject:
     """Return an error with its code in a dialect. Codes of applications stay unchanged."""
     if error.code not in _RESERVED:
         return error
-    kind = _kind(error.data)
+    kind = kind_of(error.data)
     row = (
         None
         if kind is None or dialect is not Dialect.FOUNDING

@@ -122,6 +122,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None = None  # time limit, from its creation
     poll_interval_ms: int | None = None
     progress_token: ProgressToken | None = None
+    trace: dict[str, str] = {}  # trace context of that request, which every run of the task continues
     state: TaskState = TaskState.PENDING
     attempt: int = 0  # number of starts
     tries: int = 0  # starts since the last checkpoint that did not end in a release

@@ -52,12 +52,15 @@ __all__ = [
     "encode_response",
     "encoder",
     "explain_decode_error",
+    "has_unique_members",
     "json_decoder",
     "original_json",
     "text_to_raw",
     "to_canonical",
     "to_json",
     "to_raw",
+    "to_readable_json",
+    "untyped_decoder",
 ]
 
 PARSE_ERROR: Final = -32700
@@ -119,9 +122,11 @@ class _PlainResponse(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fiel
     result: Raw
 
 
-class _LongRequest(Request):
+class _LongRequest(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True):
     """A request whose params are decoded in the same pass."""
 
+    id: RequestId
+    method: str
     params: Any = UNSET
 
 
@@ -146,7 +151,13 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         if not frame.isascii():
             frame.decode()  # check all bytes now: errors in raw parts would appear much later
         if frame.find(_METHOD) < 0:  # `in` takes four times as long for bytes
-            return _decode_response(frame)
+            try:
+                response = _read_response(frame)
+            except DecodeError:
+                return _classify(_read_envelope(frame))
+            if type(response) is _PlainResponse:
+                return Response(response.id, response.result)
+            return _classify(_read_envelope(frame))
         try:
             request = _read_request(frame)
         except DecodeError:  # every other message takes the slow path
@@ -163,47 +174,37 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         return _diagnose(frame)
 
 
-def _decode_response(frame: bytes) -> Message | Malformed:
-    """Decode a frame that is probably a response. Raise `DecodeError` for one that is not a message."""
-    try:
-        response = _read_response(frame)
-    except DecodeError:
-        response = None
-    if type(response) is _PlainResponse:
-        return Response(response.id, response.result)
-    return _classify(_read_envelope(frame))
-
-
 def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:
     """Decode a frame as `decode` does; a message with duplicate members in any of its objects is `Malformed`."""
     message = decode(frame)
-    # `isinstance` is slow for a struct type, unless it is the very type of the object.
-    if type(message) is Malformed or not isinstance(frame, bytes) or _has_unique_members(frame, message):
+    if type(message) is Malformed or not isinstance(frame, bytes):
+        return message
+    params: Any = message.params if type(message) is Request else None
+    values: Any = UNSET
+    if type(message) is Request and type(params) is DecodedJson:
+        values = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params.values}
+    if has_unique_members(frame, values):
         return message
     return _reject_duplicates(frame, cast("Message | Batch", message))
 
 
-def _has_unique_members(frame: bytes, message: Incoming) -> bool:
-    """Return True if no object in a frame has a member twice; False leaves the question open.
+def has_unique_members(text: bytes, values: Any = UNSET) -> bool:
+    """Return True for JSON in which no object has a member twice. False leaves the question open: the text may have
+    duplicates, or values that cannot be decoded, or it is not JSON. `values` are those in the text, if they are known.
 
-    Decoding keeps one of several members of a name. Most frames are written as we write them, so their values give the
-    same bytes when they are encoded again. Otherwise the frame has more colons than its values have then: colons within
-    strings count on both sides, unless an escape hides them in the frame.
+    Decoding keeps one of several members of a name. Most texts are written as we write them, so their values give the
+    same bytes when they are encoded again. Otherwise a text with duplicates has more colons than its values have then:
+    colons within strings count on both sides, unless an escape hides them in the text.
     """
-    params: Any = message.params if isinstance(message, Request) else None
     try:
-        if isinstance(message, Request) and type(params) is DecodedJson:
-            members = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params.values}
-            again = _encode_long(members)
-        else:
-            again = _encoder.encode(_read_any(frame))
+        again = _encoder.encode(_read_any(text)) if values is UNSET else _encode_long(values)
     except (ValueError, RecursionError):  # a number out of bounds, a lone surrogate, or deep nesting
         return False
-    if again == frame:
+    if again == text:
         return True
-    if frame.find(b"\\u003") >= 0 and (b"\\u003a" in frame or b"\\u003A" in frame):
+    if text.find(b"\\u003") >= 0 and (b"\\u003a" in text or b"\\u003A" in text):
         return False
-    return frame.count(b":") == again.count(b":")
+    return text.count(b":") == again.count(b":")
 
 
 class _DuplicateMember(Exception):
@@ -417,6 +418,11 @@ def json_decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) 
     return msgspec.json.Decoder(kind, dec_hook=hook).decode
 
 
+def untyped_decoder(float_hook: Callable[[str], Any]) -> Callable[[bytes | Raw], Any]:
+    """Return a decoder to plain values that passes the text of each float to a function, and takes what it returns."""
+    return msgspec.json.Decoder(float_hook=float_hook).decode
+
+
 def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw | DecodedJson], T]:
     """Return a function like that of `json_decoder`, which accepts `DecodedJson` too."""
     decode, converter = json_decoder(kind, hook), _Converter(kind, hook)
@@ -533,6 +539,11 @@ def encoder(hook: Callable[[Any], Any]) -> Callable[[Any], bytes]:
 def to_raw(value: Any) -> Raw:
     """Encode a value once, as `Raw` that can be embedded in messages."""
     return Raw(_encoder.encode(value))
+
+
+def to_readable_json(value: Any) -> bytes:
+    """Encode a value as JSON for people, indented by two spaces."""
+    return msgspec.json.format(_encoder.encode(value), indent=2)
 
 
 def text_to_raw(text: str) -> Raw:

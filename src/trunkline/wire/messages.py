@@ -24,6 +24,7 @@ __all__ = [
 RequestId = int | str
 
 
+@final
 class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True, gc=False):
     """A request. `params` is `Raw` in a received request, and any value in one to be sent."""
 
@@ -39,6 +40,7 @@ class Notification(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     params: Any = UNSET
 
 
+@final
 class Response(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     """The successful response to a request. A `Raw` result is embedded unchanged."""
 

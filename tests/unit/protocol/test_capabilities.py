@@ -1,12 +1,17 @@
 """Declared and negotiated capabilities."""
 
+import copy
+import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from trunkline.errors import InvalidParams
 from trunkline.protocol.capabilities import (
     NegotiatedCapabilities,
+    freeze,
     is_declared,
     negotiate_capabilities,
     restrict_to_revision,
@@ -72,6 +77,62 @@ def test_negotiated_capabilities_are_immutable() -> None:
     negotiated = negotiate_capabilities(OFFERED, {})
     with pytest.raises(AttributeError):
         negotiated.server = {}  # type: ignore[misc]
+
+
+def _change_dict(value: Any) -> Iterator[Callable[[], Any]]:
+    yield lambda: value.__setitem__("sampling", {})
+    yield lambda: value.__delitem__("roots")
+    yield lambda: value.__ior__({"a": 1})
+    yield lambda: value.update(a=1)
+    yield lambda: value.setdefault("a", 1)
+    yield lambda: value.pop("roots")
+    yield value.popitem
+    yield value.clear
+
+
+def _change_list(value: Any) -> Iterator[Callable[[], Any]]:
+    yield lambda: value.__setitem__(0, 2)
+    yield lambda: value.__delitem__(0)
+    yield lambda: value.__iadd__([2])
+    yield lambda: value.__imul__(2)
+    yield lambda: value.append(2)
+    yield lambda: value.extend([2])
+    yield lambda: value.insert(0, 2)
+    yield lambda: value.remove(1)
+    for name in ("pop", "clear", "reverse", "sort"):
+        yield getattr(value, name)
+
+
+@pytest.mark.row("L07")
+def test_negotiated_capabilities_are_frozen_at_every_depth() -> None:
+    declared: dict[str, Any] = {"roots": {"listChanged": True}, "extra": {"kept": [1, {"deep": {}}]}}
+    negotiated = negotiate_capabilities(OFFERED, declared)
+    client: Any = negotiated.client
+    dicts = [client, client["roots"], client["extra"]["kept"][1], client["extra"]["kept"][1]["deep"], negotiated.server]
+    for change in [change for value in dicts for change in _change_dict(value)] + [
+        *_change_list(client["extra"]["kept"])
+    ]:
+        with pytest.raises(TypeError, match="read-only"):
+            change()
+    assert client == declared
+    assert msgspec.json.decode(msgspec.json.encode(client)) == declared
+    assert pickle.loads(pickle.dumps(client)) == copy.deepcopy(client) == declared
+
+
+@pytest.mark.row("L07")
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_of_capabilities_are_frozen_at_every_depth(duplicate: Callable[[Any], Any]) -> None:
+    copied = duplicate(negotiate_capabilities(OFFERED, {"extra": {"kept": [1, {"deep": {}}]}}).client)
+    changes = [*_change_dict(copied), *_change_dict(copied["extra"]), *_change_list(copied["extra"]["kept"])]
+    for change in changes:
+        with pytest.raises(TypeError, match="read-only"):
+            change()
+
+
+def test_frozen_capabilities_are_shared() -> None:
+    frozen = freeze(OFFERED)
+    assert freeze(frozen) is frozen
+    assert negotiate_capabilities(frozen, {}).server is frozen
 
 
 @pytest.mark.row("L19")

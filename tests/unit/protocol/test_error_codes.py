@@ -16,7 +16,7 @@ from trunkline.errors import (
     UnsupportedVersion,
     UrlElicitationRequired,
 )
-from trunkline.protocol.error_codes import CODES, code_of, error_object
+from trunkline.protocol.error_codes import CODES, add_refusal, code_of, error_object
 from trunkline.protocol.revisions import Revision
 from trunkline.wire.messages import ErrorObject
 
@@ -79,3 +79,17 @@ def test_rows_cover_all_revisions_newest_first() -> None:
         since = [revision for revision, _ in rows]
         assert since == sorted(since, reverse=True)
         assert since[-1] is min(Revision)
+
+
+@pytest.mark.row("Q04")
+def test_data_of_a_refusal_gets_its_reason_once() -> None:
+    refused = add_refusal(-32600, {"kind": "access_denied"})
+    assert refused["refusal"] == {
+        "code": 1005,
+        "name": "permission_denied",
+        "hint": "ask the operator of the server for access",
+    }
+    assert add_refusal(-32600, {"kind": "access_denied", "refusal": 7}) == {"kind": "access_denied", "refusal": 7}
+    assert "hint" not in add_refusal(-32600, {"kind": "too_many_sessions"})["refusal"]  # it states settings
+    for code, data in ((1005, {"kind": "access_denied"}), (-32600, "access_denied"), (-32600, {"kind": "other"})):
+        assert add_refusal(code, data) == data

@@ -57,13 +57,13 @@ def test_table_equals_the_diagram(phase: Phase, signal: Signal) -> None:
     assert allows(phase, signal) is (expected is not None)
 
 
-@pytest.mark.row("F29")
+@pytest.mark.row("F29", "PH15")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
 def test_transition_leads_to_listed_phase(phase: Phase, signal: Signal) -> None:
     assert next_phase(phase, signal) is CELLS[phase, signal]
 
 
-@pytest.mark.row("F16", "F29")
+@pytest.mark.row("F16", "F29", "PH15", "PH63")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
 def test_missing_transition_raises_wrong_phase(phase: Phase, signal: Signal) -> None:
     with pytest.raises(WrongPhase, match=f"{signal.name.lower()} .* {phase.name.lower()}") as caught:

@@ -27,11 +27,23 @@ def test_token_of_another_type_is_ignored(token: object) -> None:
     assert progress_token({"progressToken": token}) is None
 
 
-OURS = {"REFUSAL", "IDEMPOTENCY", "IDEMPOTENCY_KEY", "TASK_PROGRESS"}
+OURS = {
+    "REFUSAL",
+    "TOOL_ERROR",
+    "IDEMPOTENCY",
+    "IDEMPOTENCY_KEY",
+    "TASK_PROGRESS",
+    "TIMEOUT_MS",
+    "TAGS",
+    "USAGE",
+    "BACKENDS",
+}
+
+SEVERAL = {"TRACE_KEYS", "TOOL_MEMBERS"}
 
 
 def test_own_keys_avoid_reserved_prefixes() -> None:
-    keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper() and name != "TRACE_KEYS"}
+    keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper() and name not in SEVERAL}
     prefixes = {name: key.rpartition("/")[0] for name, key in keys.items()}
     assert prefixes.pop("PROGRESS_TOKEN") == ""
     assert {prefixes.pop(name) for name in OURS} == {"trunkline"}  # one label; 2025-06-18 reserves any that is `mcp`
@@ -41,5 +53,6 @@ def test_own_keys_avoid_reserved_prefixes() -> None:
         "tracestate",
         "baggage",
     )  # the only ones that the specification has without
+    assert {key.rpartition("/")[0] for key in meta.TOOL_MEMBERS.values()} == {"trunkline"}
     label, name = r"[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?", r"[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?"
     assert all(re.fullmatch(rf"({label}(\.{label})*/)?{name}", key) for key in keys.values())

@@ -16,7 +16,6 @@ from trunkline.protocol.methods import (
     TimeLimit,
     find_method,
     methods_for,
-    widened_capabilities,
 )
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import tasks_extension
@@ -152,5 +151,3 @@ def test_profile_methods_exist_in_handshake_era_only() -> None:
     assert listed is not None
     assert [listed.exists_in(revision, "erlmcp") for revision in Revision] == [True, True, True, True, False]
     assert [listed.exists_in(revision) for revision in Revision] == [False, False, False, True, False]
-    assert widened_capabilities("erlmcp") == {"tasks"}
-    assert widened_capabilities(None) == frozenset()

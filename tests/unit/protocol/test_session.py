@@ -224,7 +224,7 @@ def test_client_handshake_passes_all_phases() -> None:
     awaited, request = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
     assert session.phase is Phase.INITIALIZING
     assert (request.id, request.method) == (1, "initialize")
-    assert session.deadlines.next_deadline() == awaited.deadline == NOW + 30
+    assert awaited.deadline == NOW + 30
     result = InitializeResult("2025-06-18", OFFERED, Implementation("server", "3"))
     answer = session.receive(wired(Response(1, result)), NOW + 9)
     assert isinstance(answer, ResponseReceived)
@@ -282,7 +282,7 @@ def test_abandoned_initialize_sends_no_cancellation() -> None:
     assert not session.outgoing_requests
 
 
-@pytest.mark.row("F03")
+@pytest.mark.row("F03", "PH13")
 @pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.INITIALIZING])
 def test_client_call_before_handshake_fails(phase: Phase) -> None:
     session = client(until=phase)
@@ -393,6 +393,8 @@ def test_unknown_method_is_not_found(method: str) -> None:
 def test_method_without_its_capability_is_refused(method: str, capability: str) -> None:
     error = refused(server().receive(Request(1, method), NOW))
     assert error.code == -32601
+    refusal = error.data.pop("refusal")
+    assert (refusal["code"], refusal["name"]) == (1007, "unsupported_operation")
     assert error.data == {"kind": "capability_not_supported", "capability": capability, "method": method}
 
 
@@ -619,6 +621,23 @@ def test_expired_request_is_reported_until_ended() -> None:
     assert session.expired(NOW + 60) == [slow]
 
 
+def test_new_requests_enter_the_deadline_queue_when_deadlines_are_checked() -> None:
+    session = client()
+    first, _ = session.call("tools/call", CallToolParams("x"), NOW, timeout=5)
+    assert (len(session.deadlines), session.expired(NOW + 1), len(session.deadlines)) == (0, [], 1)
+    second, _ = session.call("tools/call", CallToolParams("x"), NOW + 1, timeout=2)
+    assert session.expired(NOW + 3) == [second]
+    assert session.deadlines.next_deadline() == first.deadline
+    assert session.expired(NOW + 5) == [first]
+
+
+def test_answered_request_never_enters_the_deadline_queue() -> None:
+    session = client()
+    awaited, _ = session.call("tools/call", CallToolParams("x"), NOW)
+    session.receive(Response(awaited.id, Raw(b"{}")), NOW)
+    assert (session.expired(NOW), len(session.deadlines)) == ([], 0)
+
+
 @pytest.mark.row("N10")
 def test_progress_token_is_request_id() -> None:
     session = client()
@@ -727,7 +746,7 @@ def test_server_sends_no_undeclared_method() -> None:
         session.call("elicitation/create", Empty(), NOW)
 
 
-@pytest.mark.parametrize("method", ["foo/bar", "tools/list", "elicitation/create"])
+@pytest.mark.parametrize("method", ["tools/list", "elicitation/create"])
 def test_server_sends_no_method_of_other_revision(method: str) -> None:
     with pytest.raises(MethodNotFound, match=method):
         server(Revision.V2024_11_05).call(method, Empty(), NOW)
@@ -750,7 +769,8 @@ def test_request_params_are_projected() -> None:
 
 def test_method_has_result_type() -> None:
     assert client().result_type("tools/call") is CallToolResult
-    for name in ("foo/bar", "notifications/message"):
+    assert client().result_type("foo/bar") is object
+    for name in ("message", "notifications/message"):
         with pytest.raises(MethodNotFound, match=name):
             client().result_type(name)
 

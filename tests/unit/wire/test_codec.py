@@ -1,5 +1,6 @@
 """Frames to messages and back."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -468,3 +469,24 @@ def test_error_names_the_number_out_of_range(source: bytes, reason: str) -> None
 def test_other_errors_keep_decoder_message(source: bytes) -> None:
     for told in ("Expected `int`, got `str` - at `$.a`", "Number out of range - at `$.a`"):
         assert codec.explain_decode_error(codec.DecodeError(told), source) == told
+
+
+def test_readable_json_is_indented() -> None:
+    assert codec.to_readable_json({"a": [1], "b": {}}) == b'{\n  "a": [\n    1\n  ],\n  "b": {}\n}'
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_long_text_is_encoded_alike_with_and_without_orjson(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "orjson", None)
+    codec._long_encoder.cache_clear()
+    try:
+        for text in ("ä" * LONG_THRESHOLD, '\x00"\\\u2028' * LONG_THRESHOLD):
+            assert bytes(codec.text_to_raw(text)) == codec.to_json(text)
+    finally:
+        codec._long_encoder.cache_clear()
+
+
+def test_long_text_without_an_encoding_is_refused() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        codec.text_to_raw("\ud800" * LONG_THRESHOLD)

@@ -63,6 +63,10 @@ def test_blank_lines_are_skipped() -> None:
     assert LineFramer(LIMIT).feed(b"\n\r\n  \t\none\n \n") == [b"one"]
 
 
+def test_blank_line_behind_a_partial_one_is_skipped() -> None:
+    assert fed(LineFramer(LIMIT), b" ", b"\none\n", b" ", b" \n\ntwo\n") == [b"one", b"two"]
+
+
 @pytest.mark.row("W16")
 def test_line_limit_is_inclusive() -> None:
     framer = LineFramer(LIMIT)

@@ -99,6 +99,7 @@ class ToolResult(Struct, Generic[T_co], frozen=True):
     structured: Any = None
     is_error: bool = False
     meta: dict[str, Any] | None = None
+    has_structured: bool = False  # whether there is structured content, which may be null
 
     def __repr__(self) -> str:
         value = f"is_error=True, text={shortened(self.text)}" if self.is_error else f"data={shortened(self.data)}"
@@ -112,5 +113,5 @@ class ToolResult(Struct, Generic[T_co], frozen=True):
     def as_sent(self) -> CallToolResult:
         """Return the result to forward, without metadata about its connection."""
         kept = {key: value for key, value in (self.meta or {}).items() if key not in _OF_A_CONNECTION}
-        structured = UNSET if self.structured is None else self.structured
+        structured = self.structured if self.has_structured or self.structured is not None else UNSET
         return CallToolResult(self.content, structured, self.is_error, meta=kept or None)
