@@ -1,15 +1,20 @@
-"""Completers, which propose values for one argument of a prompt, a tool or a resource template."""
+"""Completers, which propose values for one argument of a prompt, a tool or a resource template.
+
+A proposal is a value, or a pair of a value and a label. Every reply has the values; a reply in the shape of the
+founding documents has the labels, too.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, assert_never, cast
+from typing import Any, Final, TypeVar, assert_never, cast
 
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
+from trunkline.errors.options import describe_value
 from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol.types import CompleteResult, Completion
-from trunkline.registry.handlers import Handler, Run, make_runner
+from trunkline.registry.handlers import Forward, Handler, Run, make_runner
 from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.results import BadResult
@@ -19,6 +24,7 @@ __all__ = [
     "Completable",
     "CompletionEntry",
     "LabelledResult",
+    "Proposal",
     "completable_arguments",
     "completion_key",
     "empty_completion",
@@ -28,6 +34,11 @@ __all__ = [
 
 Completable = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
 """An entry whose arguments can be completed."""
+
+Proposal = str | tuple[str, str]
+"""A value, or a value and its label."""
+
+P = TypeVar("P", bound=Proposal)
 
 MAX_VALUES: Final = 100  # completion, "Completion Results"
 
@@ -60,10 +71,10 @@ class LabelledResult(CompleteResult):
     total: int | None = None
 
     @classmethod
-    def of(cls, found: Completion) -> "LabelledResult":
-        """Build a result with both shapes."""
-        labels = [{"value": value, "label": value} for value in found.values]
-        return cls(found, completions=labels, has_more=bool(found.has_more), total=found.total)
+    def of(cls, found: Completion, labels: Sequence[str]) -> "LabelledResult":
+        """Build a result with both shapes. Each value has a label."""
+        labelled = [{"value": value, "label": label} for value, label in zip(found.values, labels, strict=True)]
+        return cls(found, completions=labelled, has_more=bool(found.has_more), total=found.total)
 
 
 class CompletionEntry(Struct, frozen=True, dict=True):
@@ -73,6 +84,7 @@ class CompletionEntry(Struct, frozen=True, dict=True):
     name: str  # of the prompt or tool, or the URI template
     argument: str
     handler: Handler
+    forward: Forward | None = None  # answers its requests through another server
 
     def __repr__(self) -> str:
         return f"CompletionEntry({self.key!r})"
@@ -110,34 +122,55 @@ class CompletionEntry(Struct, frozen=True, dict=True):
         return make_runner(self.handler, self.result)
 
     def result(self, value: Any, labelled: bool) -> CompleteResult:
-        """Convert the proposals to a result; with `labelled`, add the other shape."""
-        found = self._completion(value)
-        return CompleteResult(found) if not labelled else LabelledResult.of(found)
+        """Convert the proposals to a result with at most 100 values; with `labelled`, add the other shape."""
+        given: Any = value.values if isinstance(value, Completion) else value
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+            raise self._bad_result("a list of strings", given)
+        proposals = cast("Sequence[Any]", given)
+        pairs = [self._read_proposal(proposal) for proposal in proposals[:MAX_VALUES]]
+        found = Completion([text for text, _ in pairs], len(proposals), len(proposals) > MAX_VALUES)
+        if isinstance(value, Completion) and len(proposals) <= MAX_VALUES:
+            found.total, found.has_more = value.total, value.has_more
+        return LabelledResult.of(found, [label for _, label in pairs]) if labelled else CompleteResult(found)
 
-    def _completion(self, value: Any) -> Completion:
-        """Return at most 100 values, and their total."""
-        if isinstance(value, Completion):
-            return value if len(value.values) <= MAX_VALUES else self._completion(value.values)
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise BadResult(f"a completer returns a list of strings, not {type(value).__name__}")
-        values = [str(item) for item in cast("Sequence[Any]", value)]
-        return Completion(values[:MAX_VALUES], len(values), len(values) > MAX_VALUES)
+    def _read_proposal(self, proposal: Any) -> tuple[str, str]:
+        """Return the value and the label of a proposal. Numbers become text."""
+        if isinstance(proposal, str):
+            return proposal, proposal
+        if _is_number(proposal):
+            return str(proposal), str(proposal)
+        if isinstance(proposal, tuple):
+            match cast("tuple[Any, ...]", proposal):
+                case (value, str(label)) if isinstance(value, str) or _is_number(value):
+                    return str(value), label
+                case _:
+                    pass
+        raise self._bad_result("strings, or pairs of a value and a label, in its list", proposal)
+
+    def _bad_result(self, expected: str, value: Any) -> BadResult:
+        what = f"completer {self.handler.name!r} of argument {self.argument!r} in {self.kind} {self.name!r}"
+        return BadResult(f"{what} must return {expected}, not {describe_value(value)}")
 
 
-def matching(value: str, candidates: Iterable[str]) -> list[str]:
-    """Return the candidates that match the text so far: first those that start with it, then those that contain it.
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def matching(value: str, candidates: Iterable[P]) -> list[P]:
+    """Return the candidates that match the text so far: first those that start with it, then those that contain it. A
+    candidate with a label matches by its value or by its label.
 
     Case is ignored, and the order of the candidates is preserved. The result may be longer than a response allows: the
     server sends the first hundred and the total.
     """
     folded_value = value.casefold()
-    begin: list[str] = []
-    contain: list[str] = []
+    begin: list[P] = []
+    contain: list[P] = []
     for candidate in candidates:
-        folded = candidate.casefold()
-        if folded.startswith(folded_value):
+        texts = [text.casefold() for text in ((candidate,) if isinstance(candidate, str) else candidate)]
+        if any(text.startswith(folded_value) for text in texts):
             begin.append(candidate)
-        elif folded_value in folded:
+        elif any(folded_value in text for text in texts):
             contain.append(candidate)
     return begin + contain
 
@@ -145,7 +178,7 @@ def matching(value: str, candidates: Iterable[str]) -> list[str]:
 def empty_completion(labelled: bool) -> CompleteResult:
     """Return a result without proposals."""
     found = Completion([], 0, False)
-    return LabelledResult.of(found) if labelled else CompleteResult(found)
+    return LabelledResult.of(found, []) if labelled else CompleteResult(found)
 
 
 def make_completion(kind: str, name: str, argument: str, handler: Handler) -> CompletionEntry:

@@ -6,20 +6,37 @@ Unresolvable dependencies are rejected there. This module runs nothing.
 A synchronous function may block, so it runs on a thread. The dependencies of a synchronous handler run on the handler's
 own thread, directly before it, and are torn down there, so that thread-bound objects, such as some database
 connections, stay on one thread. Only dependencies of async functions run earlier.
+
+Tests replace dependencies for a time (`DependencyOverrides`). A call that starts meanwhile gets a plan of its own.
 """
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from enum import Enum, auto
 from typing import Annotated, Any, get_origin
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from trunkline.errors import RegistrationError
+from trunkline.errors import MisuseError, RegistrationError
 from trunkline.registry.signatures import hints_of, is_context_annotation, name_of, signature_of, underlying_function
 
-__all__ = ["Dependency", "DependencyPlan", "DependencyStep", "Depends", "ProviderKind", "dependency_of", "make_plan"]
+__all__ = [
+    "Dependency",
+    "DependencyOverrides",
+    "DependencyPlan",
+    "DependencyStep",
+    "Depends",
+    "ProviderKind",
+    "Replacements",
+    "dependency_of",
+    "make_plan",
+]
+
+Provider = Callable[..., Any]
+Replacements = Mapping[Provider, Provider]
+"""Functions to run instead of others, by the functions that they replace."""
 
 
 class Dependency(Struct, frozen=True):
@@ -68,18 +85,75 @@ class DependencyStep(Struct, frozen=True):
         return self.provider_kind in {ProviderKind.VALUE, ProviderKind.GENERATOR, ProviderKind.MANAGER}
 
 
-class DependencyPlan(Struct, frozen=True):
+class DependencyPlan(Struct, frozen=True, weakref=True):
     """The functions to run before a handler, in order; they are torn down in reverse."""
 
     before: tuple[DependencyStep, ...]  # before the handler, from the event loop
     on_thread: tuple[DependencyStep, ...]  # on the thread of a synchronous handler
     sources: tuple[tuple[str, Callable[..., Any]], ...]  # the handler's parameters and their providers
     contexts: tuple[str, ...]  # the handler's parameters for the context
+    remake: "Callable[[Replacements], DependencyPlan]"  # makes the same plan with other functions
+    overrides: "DependencyOverrides | None" = None
+
+    def current(self, context: Any) -> "DependencyPlan":
+        """Return the plan of a call that starts now, with the overrides in force. Raise `MisuseError` if one of them
+        takes a context and the call has none."""
+        if not self.overrides:
+            return self
+        plan = self.remake(self.overrides.in_force())
+        if context is None and plan.wants_context:
+            raise MisuseError(
+                "an override takes the Context, and no function that it replaces does; leave that parameter out"
+            )
+        return plan
 
     @property
     def wants_context(self) -> bool:
         """Whether any of the functions takes the context of the call."""
         return any(step.contexts for step in (*self.before, *self.on_thread))
+
+
+class DependencyOverrides:
+    """Functions that run instead of the dependencies of a server's handlers, each for the time of a `with` block.
+
+    Blocks may overlap in any order, also on several threads: each ends its own overrides only, and of two for the same
+    function the later one is in force.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[object, Replacements] = {}  # each operation on it is atomic
+        self._plans: WeakValueDictionary[int, DependencyPlan] = WeakValueDictionary()
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def in_force(self) -> Replacements:
+        """Return the replacements in force."""
+        return {function: other for block in tuple(self._blocks.values()) for function, other in block.items()}
+
+    def track(self, plan: DependencyPlan) -> None:
+        """Remember the dependencies of a plan as long as it exists."""
+        self._plans[id(plan)] = plan
+
+    @contextmanager
+    def block(self, replacements: Replacements) -> Generator[None]:
+        """Replace dependencies until the block ends. Raises `MisuseError` for a function that no handler depends on,
+        and `RegistrationError` for a replacement that cannot be called."""
+        plans = list(self._plans.values())
+        known = {step.function for plan in plans for step in (*plan.before, *plan.on_thread)}
+        for function, other in replacements.items():
+            if not callable(other):
+                raise MisuseError(f"the override of {name_of(function)} is a function, such as `lambda: {other!r}`")
+            if function not in known:
+                raise MisuseError(f"no handler of this server depends on {name_of(function)}, so it has no override")
+        for plan in plans:
+            plan.remake(replacements)
+        key = object()
+        self._blocks[key] = dict(replacements)
+        try:
+            yield
+        finally:
+            del self._blocks[key]
 
 
 def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency | None:
@@ -89,23 +163,39 @@ def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency |
 
 
 def make_plan(
-    name: str, marked: Mapping[str, Dependency], contexts: Iterable[str], context: type, *, on_thread: bool
+    name: str,
+    marked: Mapping[str, Dependency],
+    contexts: Iterable[str],
+    context: type,
+    *,
+    on_thread: bool,
+    overrides: DependencyOverrides | None = None,
 ) -> DependencyPlan | None:
     """Build the plan for a handler's marked parameters; return None if there are none. Raise `RegistrationError` for
-    cycles and for functions that cannot be called. `on_thread`: the handler runs on a thread."""
+    cycles and for functions that cannot be called. `on_thread`: the handler runs on a thread. `overrides` may replace
+    the functions later."""
     if not marked:
         return None
-    reader = _DependencyReader(name, context)
-    for dependency in marked.values():
-        reader.read(dependency, ())
-    steps = reader.steps()
-    early = _needed_early(steps) if on_thread else {step.function for step in steps}
-    return DependencyPlan(
-        before=tuple(step for step in steps if step.function in early),
-        on_thread=tuple(step for step in steps if step.function not in early),
-        sources=tuple((parameter, dependency.function) for parameter, dependency in marked.items()),
-        contexts=tuple(contexts),
-    )
+    own = tuple(contexts)
+
+    def make(replaced: Replacements) -> DependencyPlan:
+        reader = _DependencyReader(name, context, replaced)
+        sources = tuple((parameter, reader.read(dependency, ())) for parameter, dependency in marked.items())
+        steps = reader.steps()
+        early = _needed_early(steps) if on_thread else {step.function for step in steps}
+        return DependencyPlan(
+            before=tuple(step for step in steps if step.function in early),
+            on_thread=tuple(step for step in steps if step.function not in early),
+            sources=sources,
+            contexts=own,
+            remake=make,
+            overrides=overrides,
+        )
+
+    plan = make({})
+    if overrides is not None:
+        overrides.track(plan)
+    return plan
 
 
 def _needed_early(steps: list[DependencyStep]) -> set[Callable[..., Any]]:
@@ -122,9 +212,10 @@ def _needed_early(steps: list[DependencyStep]) -> set[Callable[..., Any]]:
 class _DependencyReader:
     """Collects dependencies recursively."""
 
-    def __init__(self, asker: str, context: type) -> None:
+    def __init__(self, asker: str, context: type, replaced: Replacements) -> None:
         self._owner = asker
         self._context = context
+        self._replaced = replaced
         self._steps: dict[Callable[..., Any], DependencyStep] = {}  # in topological order
         self._nonblocking: set[Callable[..., Any]] = set()  # functions marked as non-blocking
 
@@ -137,16 +228,18 @@ class _DependencyReader:
             for step in self._steps.values()
         ]
 
-    def read(self, dependency: Dependency, above: tuple[Callable[..., Any], ...]) -> None:
-        """Collect one dependency; `above` is the path of functions that leads to it."""
-        function = dependency.function
+    def read(self, dependency: Dependency, above: tuple[Callable[..., Any], ...]) -> Provider:
+        """Collect one dependency and return its function; `above` is the path of functions that leads to it."""
+        function = self._replaced.get(dependency.function, dependency.function)
+        if function in above:  # a replacement may depend on the function that it replaces
+            function = dependency.function
         if not dependency.thread:
             self._nonblocking.add(function)
         if function in above:
             circle = " -> ".join(map(name_of, (*above[above.index(function) :], function)))
             raise RegistrationError(f"{self._owner}: a dependency depends on itself: {circle}")
         if function in self._steps:
-            return
+            return function
         name = name_of(function)
         hints = hints_of(function, f"{self._owner}: dependency {name}")
         needs: dict[str, Dependency] = {}
@@ -166,11 +259,10 @@ class _DependencyReader:
                 continue
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise self._refused(name, parameter, "it can only be given by its name", "remove the `/`")
-        for needed in needs.values():
-            self.read(needed, (*above, function))
-        sources = tuple((parameter, needed.function) for parameter, needed in needs.items())
+        sources = tuple((parameter, self.read(needed, (*above, function))) for parameter, needed in needs.items())
         gives = _provider_kind(function, hints.get("return"))
         self._steps[function] = DependencyStep(function, gives, True, sources, tuple(contexts))
+        return function
 
     def _refused(self, name: str, parameter: inspect.Parameter, why: str, remedy: str) -> RegistrationError:
         return RegistrationError(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from trunkline.registry.dependencies import DependencyPlan, Replacements
 from trunkline.registry.handlers import Handler, StartMode
 from trunkline.registry.results import Pieces
 from trunkline.registry.signatures import underlying_function
@@ -36,11 +37,18 @@ def wrap_generator(handler: Handler) -> Handler:
 
 
 def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any]) -> Handler:
-    plan = handler.plan
-    if plan is not None:
-        plan = replace(plan, contexts=(*plan.contexts, _CONTEXT))
+    def adapt(plan: DependencyPlan) -> DependencyPlan:
+        make = plan.remake
+
+        def remake(replaced: Replacements) -> DependencyPlan:
+            return adapt(make(replaced))
+
+        plan = replace(plan, contexts=(*plan.contexts, _CONTEXT), remake=remake)
         if start is StartMode.ASYNC:  # an async handler has no thread for dependencies
             plan = replace(plan, before=(*plan.before, *plan.on_thread), on_thread=())
+        return plan
+
+    plan = None if handler.plan is None else adapt(handler.plan)
 
     def bind(arguments: Any, injected: Any) -> Any:
         return gather(handler.bind(arguments, injected), injected if plan is None else injected[_CONTEXT])

@@ -7,7 +7,7 @@ the reason.
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,13 @@ from msgspec.structs import astuple
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings
 from trunkline.registry import type_adapters as kinds
-from trunkline.registry.dependencies import Dependency, DependencyPlan, dependency_of, make_plan
+from trunkline.registry.dependencies import (
+    Dependency,
+    DependencyOverrides,
+    DependencyPlan,
+    dependency_of,
+    make_plan,
+)
 from trunkline.registry.parameters import Parameter, arguments_type, input_schema, read_parameter
 from trunkline.registry.signatures import (
     hints_of,
@@ -33,6 +39,7 @@ from trunkline.registry.stack_level import level_outside
 from trunkline.wire import codec
 
 __all__ = [
+    "Forward",
     "Handler",
     "Parameter",
     "PlannedCall",
@@ -40,6 +47,7 @@ __all__ = [
     "StartMode",
     "ThreadCall",
     "context_hint",
+    "convert_result",
     "exit_error",
     "make_runner",
     "read_handler",
@@ -52,6 +60,11 @@ _CONTEXT: Final = "ctx"
 Run = Callable[[Any, Any, Any], Any]
 """(decoded arguments, context, subject) -> the result, a coroutine that returns it, `ThreadCall` or `PlannedCall`. The
 subject is what the result is about if that varies between calls, such as the URI that a template was read with."""
+
+
+Forward = Callable[[Any, Any, Any, Any], Any]
+"""(connection, call, params, subject) -> the work of a call that another server answers. It is used in place of `Run`.
+The subject is that of the request: arguments, or a URI."""
 
 
 class StartMode(Enum):
@@ -85,10 +98,17 @@ class Handler(Struct, frozen=True):
         return input_schema(self.parameters, closed=not self.accepts_extra)
 
 
-def read_handler(function: Callable[..., Any], context: type, *, thread: bool | None = None) -> Handler:
+def read_handler(
+    function: Callable[..., Any],
+    context: type,
+    *,
+    thread: bool | None = None,
+    overrides: DependencyOverrides | None = None,
+) -> Handler:
     """Inspect a function. A parameter annotated with `context` gets the context of the call.
 
-    `thread` says whether a synchronous function runs on a thread; None means that it does.
+    `thread` says whether a synchronous function runs on a thread; None means that it does. `overrides` may replace its
+    dependencies later.
     """
     if not callable(function):
         raise RegistrationError(f"{function!r} is not callable")
@@ -121,7 +141,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
         raise RegistrationError(f"{name}: {' and '.join(contexts)} both take the context; keep one of them")
     arguments = arguments_type(name, parameters, open_ended=takes_more)
     start = _start_mode(function, thread=thread)
-    needed = make_plan(name, marked, contexts, context, on_thread=start is StartMode.THREAD)
+    needed = make_plan(name, marked, contexts, context, on_thread=start is StartMode.THREAD, overrides=overrides)
     ours = [*contexts, *marked]  # never arguments of the peer
     hooked = any(kinds.needs_hooks(p.annotation) for p in parameters)
     return Handler(
@@ -224,6 +244,23 @@ def make_runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
     if handler.plan is not None:
         return run_by_plan
     return {StartMode.ASYNC: run, StartMode.INLINE: run_inline, StartMode.THREAD: run_on_thread}[handler.start]
+
+
+def convert_result(work: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return the work of a `Run` whose result is converted by one more function."""
+    if inspect.iscoroutine(work):
+        return _await_and_convert(work, convert)
+    if isinstance(work, ThreadCall):
+        finish = work.finish
+        return ThreadCall(work.function, lambda value: convert(finish(value)))
+    if isinstance(work, PlannedCall):
+        finish = work.finish
+        return PlannedCall(work.handler, work.arguments, work.context, lambda value: convert(finish(value)))
+    return convert(work)
+
+
+async def _await_and_convert(work: Coroutine[Any, Any, Any], convert: Callable[[Any], Any]) -> Any:
+    return convert(await work)
 
 
 def text_converter(handler: Handler) -> Callable[[Mapping[str, str]], Any]:

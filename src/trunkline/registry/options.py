@@ -1,12 +1,13 @@
 """Options of entries at registration, one type per kind of entry. The comments describe the options."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import msgspec
 
 from trunkline.errors import MisuseError, RegistrationError
 from trunkline.errors.suggestions import did_you_mean
+from trunkline.protocol.meta import TAGS
 from trunkline.protocol.types import Annotations, Icon, ToolAnnotations, Wire
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = [
     "display_members",
     "from_mapping",
     "parse_icons",
+    "parse_tags",
 ]
 
 W = TypeVar("W", bound=Wire)
@@ -34,6 +36,7 @@ class EntryOptions(TypedDict, total=False):
     description: str | None  # default: from the docstring
     icons: Sequence[Icon | Mapping[str, Any]] | None  # icons to show next to the name
     meta: Mapping[str, Any] | None  # sent as `_meta`
+    tags: Collection[str] | None  # to enable, disable and select entries by; sent in `_meta`
 
 
 class ToolOptions(EntryOptions, total=False):
@@ -45,6 +48,10 @@ class ToolOptions(EntryOptions, total=False):
     structured: bool  # False: no output schema, and results without structured content
     task: "bool | TaskSupport | TaskPolicy"  # whether calls run as tasks; True: if the client requests it
     asks: Sequence[str]  # required client capabilities: "elicitation", "sampling", "roots", …
+    version: str | None  # of the tool; sent in `_meta`, as the next three
+    deprecated: bool | None  # whether clients should stop using it
+    experimental: Mapping[str, Any] | None  # its experimental features
+    metadata: Mapping[str, Any] | None  # further facts about its implementation
 
 
 class TemplateOptions(EntryOptions, total=False):
@@ -71,11 +78,22 @@ class PromptOptions(EntryOptions, total=False):
 def display_members(what: str, options: EntryOptions) -> dict[str, Any]:
     """Return the members that every definition has: title, icons and metadata. Errors mention `what`."""
     meta = options.get("meta")
+    if tags := parse_tags(what, options.get("tags")):
+        meta = {**(meta or {}), TAGS: sorted(tags)}
     return {
         "title": options.get("title"),
         "icons": parse_icons(what, options.get("icons")),
         "meta": dict(meta) if meta else None,
     }
+
+
+def parse_tags(what: str, tags: Collection[str] | None) -> frozenset[str]:
+    """Return tags as a set. Raise `RegistrationError` for anything but a set or list of texts."""
+    if isinstance(tags, str):
+        raise RegistrationError(f"{what}: tags must be a set of texts; write tags={{{tags!r}}}")
+    if wrong := [tag for tag in tags or () if not isinstance(cast("Any", tag), str) or not tag]:
+        raise RegistrationError(f"{what}: a tag is a text, not {wrong[0]!r}")
+    return frozenset(tags or ())
 
 
 def parse_icons(what: str, icons: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:

@@ -20,12 +20,13 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.registry.access import Access
-from trunkline.registry.handlers import Handler, Run, make_runner, text_converter
-from trunkline.registry.options import PromptOptions, display_members
+from trunkline.registry.handlers import Forward, Handler, Run, make_runner, text_converter
+from trunkline.registry.options import PromptOptions, display_members, parse_tags
 from trunkline.registry.results import BadResult, as_block
-from trunkline.registry.validators import Validator
+from trunkline.registry.validators import CompileSchema, SchemaValidator, make_validator
+from trunkline.token_bucket import Rate
 
-__all__ = ["PromptEntry", "TextPrompt", "make_prompt", "make_text_prompt"]
+__all__ = ["PromptEntry", "Rendering", "TextPrompt", "make_prompt", "make_text_prompt"]
 
 
 class TextPrompt(Struct, frozen=True):
@@ -58,10 +59,13 @@ class PromptEntry(Struct, frozen=True):
     names: frozenset[str]  # names of the arguments
     decode: Callable[[Mapping[str, str]], Any]  # converts arguments
     run: Run  # renders the prompt
-    validator: Validator | None = None  # stricter validation, by a custom schema
+    validator: SchemaValidator | None = None  # stricter validation, by a custom schema
     wants_context: bool = False
     accepts_extra: bool = False  # accepts extra arguments
     access: Access | None = None  # access rule, if any
+    rate: Rate | None = None  # of its requests, if limited
+    tags: frozenset[str] = frozenset()
+    forward: Forward | None = None  # answers its requests through another server
 
     def __repr__(self) -> str:
         return f"PromptEntry({self.key!r})"
@@ -92,7 +96,7 @@ class PromptEntry(Struct, frozen=True):
             why = with_suggestion(f"has no argument {unknown[0]!r}", unknown[0], self.names)
             raise self._refused(why, unknown[0], "invalid_prompt_arguments")
 
-    def _check_schema(self, values: Mapping[str, str], validator: Validator) -> None:
+    def _check_schema(self, values: Mapping[str, str], validator: SchemaValidator) -> None:
         if faults := validator.faults(dict(values)):
             reasons = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
             raise InvalidParams(
@@ -105,6 +109,13 @@ class PromptEntry(Struct, frozen=True):
         return InvalidParams(f"prompt {self.key!r} {why}", data={"kind": kind, "argument": argument, "name": self.key})
 
 
+class Rendering(Struct, frozen=True):
+    """Options of one rendering, for the few that have some."""
+
+    on_start: Callable[[], None] | None = None  # called before the value is converted to messages
+    roles: Sequence[str] = ()  # roles of messages besides those of the specification
+
+
 class _PromptResults(Struct, frozen=True):
     """Converts rendered values to results."""
 
@@ -113,38 +124,43 @@ class _PromptResults(Struct, frozen=True):
     settings: Settings
     longest: int  # maximum length of text that needs no checks
 
-    def result(self, value: Any, on_start: Callable[[], None] | None) -> GetPromptResult:
-        """Return the result. Text, the common case, has a fast path. Call `on_start` first, if present."""
-        if on_start is not None:
-            on_start()
+    def result(self, value: Any, rendering: Rendering | None) -> GetPromptResult:
+        """Return the result. Text, the common case, has a fast path."""
+        if rendering is not None and rendering.on_start is not None:
+            rendering.on_start()
         if type(value) is str and len(value) <= self.longest:
             return GetPromptResult([PromptMessage("user", TextContent(value))], self.description)
         try:
             if isinstance(value, GetPromptResult):
-                return msgspec.structs.replace(value, messages=[self._message(message) for message in value.messages])
-            messages = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
-            return GetPromptResult([self._message(item) for item in messages], self.description)
+                messages = [self._message(message, rendering) for message in value.messages]
+                return msgspec.structs.replace(value, messages=messages)
+            items = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
+            return GetPromptResult([self._message(item, rendering) for item in items], self.description)
         except BadResult as error:
             error.add_note(f"returned by prompt {self.name!r}")
             raise
 
-    def _message(self, value: Any) -> PromptMessage:
+    def _message(self, value: Any, rendering: Rendering | None) -> PromptMessage:
+        more = () if rendering is None else rendering.roles
         if isinstance(value, Mapping) and "role" in value:
-            value = self._read_message(cast("Mapping[str, Any]", value))
+            value = self._read_message(cast("Mapping[str, Any]", value), more)
         if not isinstance(value, PromptMessage):
             return PromptMessage("user", as_block(value, self.settings))
-        if value.role not in get_args(Role):
+        if value.role not in get_args(Role) and value.role not in more:
             raise self._failed(f"the role of a message is user or assistant, not {value.role!r}")
         return PromptMessage(value.role, as_block(value.content, self.settings))
 
-    def _read_message(self, message: Mapping[str, Any]) -> PromptMessage:
-        content = message.get("content")
+    def _read_message(self, message: Mapping[str, Any], more: Sequence[str]) -> PromptMessage:
+        content, role = message.get("content"), message["role"]
+        if role in more:
+            message = {**message, "role": "user"}
         if isinstance(content, str):
             content = msgspec.to_builtins(TextContent(content))
         elif isinstance(content, dict) and cast("Any", content).get("type") == "resource/link":  # by some peers
             content = {**cast("dict[str, Any]", content), "type": "resource_link"}
         try:
-            return msgspec.convert({**message, "content": content}, PromptMessage)
+            found = msgspec.convert({**message, "content": content}, PromptMessage)
+            return msgspec.structs.replace(found, role=role) if role in more else found
         except msgspec.ValidationError as error:
             strange = "`$.content.type`" in str(error)
             kind = "invalid_content_type" if strange else "prompt_render_failed"
@@ -155,12 +171,18 @@ class _PromptResults(Struct, frozen=True):
 
 
 def make_prompt(
-    handler: Handler, settings: Settings, *, access: Access | None = None, **options: Unpack[PromptOptions]
+    handler: Handler,
+    settings: Settings,
+    *,
+    access: Access | None = None,
+    compile_schema: CompileSchema | None = None,
+    **options: Unpack[PromptOptions],
 ) -> PromptEntry:
     """Build a prompt from a function, whose parameters are its arguments."""
     arguments = [PromptArgument(p.name, p.description, p.required or None) for p in handler.parameters]
     name = options.get("name") or handler.name
-    return _make_entry(handler, arguments, settings, options, name=name, access=access, described=handler.description)
+    entry = _make_entry(handler, arguments, settings, options, name=name, access=access, described=handler.description)
+    return _with_schema(entry, options, compile_schema)
 
 
 def make_text_prompt(
@@ -169,6 +191,7 @@ def make_text_prompt(
     *,
     defaults: Mapping[str, str] | None = None,
     access: Access | None = None,
+    compile_schema: CompileSchema | None = None,
     **options: Unpack[PromptOptions],
 ) -> PromptEntry:
     """Build a prompt from a text, whose placeholders are its arguments."""
@@ -185,7 +208,17 @@ def make_text_prompt(
             with_suggestion(f"prompt {name!r}: no placeholder {{{stray[0]}}} for the default", stray[0], fields)
         )
     arguments = [PromptArgument(field, required=field not in source.defaults or None) for field in fields]
-    return _make_entry(source, arguments, settings, options, name=name, access=access)
+    return _with_schema(
+        _make_entry(source, arguments, settings, options, name=name, access=access), options, compile_schema
+    )
+
+
+def _with_schema(entry: PromptEntry, options: PromptOptions, compile_schema: CompileSchema | None) -> PromptEntry:
+    """Return a prompt that also validates its arguments by the schema of its options, if they have one."""
+    schema = options.get("input_schema")
+    if schema is None:
+        return entry
+    return msgspec.structs.replace(entry, validator=make_validator(schema, f"prompt {entry.key!r}", compile_schema))
 
 
 def _make_entry(
@@ -207,15 +240,23 @@ def _make_entry(
         arguments=arguments or None,
         **display_members(f"prompt {name!r}", options),
     )
-    schema = options.get("input_schema")
-    validator = None if schema is None else Validator(schema, f"prompt {name!r}")
-    names = frozenset(argument.name for argument in arguments)
+    names, tags = (
+        frozenset(argument.name for argument in arguments),
+        parse_tags(f"prompt {name!r}", options.get("tags")),
+    )
     longest = sys.maxsize if settings.max_text is None else settings.max_text
     result = _PromptResults(name, definition.description, settings, longest).result
     if isinstance(source, Handler):
         decode, run = text_converter(source), make_runner(source, result)
         return PromptEntry(
-            definition, names, decode, run, validator, source.wants_context, source.accepts_extra, access
+            definition,
+            names,
+            decode,
+            run,
+            wants_context=source.wants_context,
+            accepts_extra=source.accepts_extra,
+            access=access,
+            tags=tags,
         )
     fill = _field_checker(names, frozenset(argument.name for argument in arguments if argument.required))
     return PromptEntry(
@@ -223,8 +264,8 @@ def _make_entry(
         names,
         fill,
         lambda values, _, subject: result(source.render(values), subject),
-        validator,
         access=access,
+        tags=tags,
     )
 
 

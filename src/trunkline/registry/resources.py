@@ -15,10 +15,11 @@ from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, Resou
 from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol.types import Annotations, ReadResourceResult, Resource, ResourceContents, ResourceTemplate
 from trunkline.registry.access import Access
-from trunkline.registry.handlers import Handler, Run, context_hint, make_runner, text_converter
-from trunkline.registry.options import ResourceOptions, TemplateOptions, display_members, from_mapping
+from trunkline.registry.handlers import Forward, Handler, Run, context_hint, make_runner, text_converter
+from trunkline.registry.options import ResourceOptions, TemplateOptions, display_members, from_mapping, parse_tags
 from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
+from trunkline.token_bucket import Rate
 
 __all__ = ["Finish", "ResourceEntry", "TemplateEntry", "check_uri", "make_resource", "make_template"]
 
@@ -54,6 +55,9 @@ class ResourceEntry(Struct, frozen=True):
     ttl: float = 0.0  # seconds that what was read may be kept
     public: bool = False  # whether shared caches may store it
     access: Access | None = None  # access rule, if any
+    rate: Rate | None = None  # of its reads, if limited
+    tags: frozenset[str] = frozenset()
+    forward: Forward | None = None  # answers its reads through another server
 
     def __repr__(self) -> str:
         return f"ResourceEntry({self.key!r})"
@@ -80,6 +84,9 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     ttl: float = 0.0  # seconds that what was read may be kept
     public: bool = False  # whether shared caches may store them
     access: Access | None = None  # access rule, if any
+    rate: Rate | None = None  # of its reads, if limited
+    tags: frozenset[str] = frozenset()
+    forward: Forward | None = None  # answers its reads through another server
 
     def __repr__(self) -> str:
         return f"TemplateEntry({self.key!r})"
@@ -182,12 +189,12 @@ def make_resource(
     )
     finish = finish or _finisher(definition.mime_type, settings)
     ttl, public = _ttl(options, uri), _public(options, access, uri, default=handler is None)
+    tags = parse_tags(f"resource {uri!r}", options.get("tags"))
     if handler is None:
-        return ResourceEntry(
-            definition, lambda _arguments, _context, uri: finish(source, uri), ttl=ttl, public=public, access=access
-        )
+        read: Run = lambda _arguments, _context, uri: finish(source, uri)  # noqa: E731 - one of two
+        return ResourceEntry(definition, read, ttl=ttl, public=public, access=access, tags=tags)
     run, arguments = make_runner(handler, finish), handler.convert({})
-    return ResourceEntry(definition, run, handler, arguments, handler.wants_context, ttl, public, access)
+    return ResourceEntry(definition, run, handler, arguments, handler.wants_context, ttl, public, access, tags=tags)
 
 
 def make_template(
@@ -221,6 +228,7 @@ def make_template(
         ttl=_ttl(options, pattern),
         public=_public(options, access, pattern, default=False),
         access=access,
+        tags=parse_tags(f"resource template {pattern!r}", options.get("tags")),
     )
 
 

@@ -69,9 +69,12 @@ class Output(msgspec.Struct, frozen=True):
     returns: Any  # the declared return type, or UNSET
     wraps: bool  # in the handshake era the value is sent as {"result": value}, since only objects are legal
     convert: Callable[[Any, Any], CallToolResult]  # converts a value; the second argument is unused
+    custom_schema: Mapping[str, Any] | None = None  # of an object, in place of that of the type
 
     def schema(self) -> dict[str, Any] | None:
         """Build the schema of the value itself."""
+        if self.custom_schema is not None:
+            return dict(self.custom_schema)
         return None if self.returns is UNSET else _result_schema(self.returns)
 
     def wrapped_schema(self) -> dict[str, Any] | None:

@@ -1,11 +1,13 @@
 """Inspection of signatures of any kind of callable."""
 
 import functools
+import importlib
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 from trunkline.errors import RegistrationError
 
@@ -14,10 +16,18 @@ __all__ = [
     "hints_of",
     "is_context_annotation",
     "name_of",
+    "read_signature",
     "signature_of",
     "underlying_function",
     "unwrap_partial",
 ]
+
+# From Python 3.14 on, annotations are evaluated when they are read, and may name what only type checkers import.
+_UNEVALUATED: Final[Mapping[str, Any]] = (
+    {"annotation_format": importlib.import_module("annotationlib").Format.FORWARDREF}
+    if sys.version_info >= (3, 14)
+    else {}
+)
 
 
 def unwrap_partial(function: Any) -> Any:
@@ -39,10 +49,15 @@ def underlying_function(function: Callable[..., Any]) -> Any:
     return inner if isinstance(inner, types.FunctionType | types.MethodType) else type(inner).__call__
 
 
+def read_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature without evaluating its annotations. Raises `TypeError` or `ValueError` if there is none."""
+    return inspect.signature(function, **_UNEVALUATED)
+
+
 def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
     """Return the signature; raise `RegistrationError` if there is none."""
     try:
-        return inspect.signature(function)
+        return read_signature(function)
     except (TypeError, ValueError) as error:
         raise RegistrationError(f"{name}: its signature cannot be read: {error}") from None
 
@@ -50,7 +65,7 @@ def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
 def accepts_positional(function: Callable[..., Any], count: int) -> bool:
     """Return whether a callable accepts `count` positional arguments; True if it has no signature."""
     try:
-        inspect.signature(function).bind(*range(count))
+        read_signature(function).bind(*range(count))
     except TypeError:
         return False
     except ValueError:  # a callable without a signature

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
 
@@ -13,11 +13,13 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.errors.suggestions import did_you_mean
+from trunkline.protocol.meta import TOOL_MEMBERS
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry.access import Access
-from trunkline.registry.handlers import Handler, Run, make_runner
-from trunkline.registry.options import ToolOptions, display_members, from_mapping
+from trunkline.registry.handlers import Forward, Handler, Run, make_runner
+from trunkline.registry.options import ToolOptions, display_members, from_mapping, parse_tags
+from trunkline.registry.registry import VersionRule
 from trunkline.registry.results import Output, tool_output
 from trunkline.registry.signatures import underlying_function
 from trunkline.wire import codec
@@ -25,9 +27,10 @@ from trunkline.wire import codec
 if TYPE_CHECKING:
     from trunkline.protocol.headers import MirroredArgument
     from trunkline.registry.tasks import TaskPolicy
-    from trunkline.registry.validators import Validator
+    from trunkline.registry.validators import CompileSchema, SchemaValidator
+    from trunkline.token_bucket import Rate
 
-__all__ = ["CallLimiter", "ToolEntry", "make_tool"]
+__all__ = ["TOOL_VERSIONS", "CallLimiter", "ToolEntry", "check_tool_name", "make_tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MOST_HINTS: Final = 3  # unknown arguments that get a suggestion
@@ -38,13 +41,18 @@ _as_anything: Final[Callable[[bytes], Any]] = codec.decoder(object)
 class CallLimiter(Protocol):
     """Limits of a tool. The registry stores it; the server calls it."""
 
-    @property
-    def requires(self) -> Sequence[str | Callable[[], bool | Awaitable[bool]]]:
-        """Health predicates that must hold, or their names."""
+    waits: bool  # whether a call may have to wait for them before it starts
+
+    def check_requirements(self) -> None:
+        """Raise `RegistrationError` if the tool requires something that does not exist."""
         ...
 
-    def run(self, arguments: Any, start: Callable[[Any], Any], threads: Any, semaphores: Any) -> Awaitable[Any]:
-        """Run a call within the limits. `start` returns the work of the call, given the arguments."""
+    def named(self, name: str) -> "CallLimiter":
+        """Return the same limits for the tool under another name."""
+        ...
+
+    def run(self, start: Run, arguments: Any, context: Any, shared: Any, call: Any) -> Any:
+        """Return the work of a call within the limits. `start` returns the work without them."""
         ...
 
 
@@ -64,10 +72,17 @@ class ToolEntry(Struct, frozen=True, dict=True):
     timeout: float | None = None  # seconds; None: the server's setting
     limiter: CallLimiter | None = None  # limiter of its calls; None: unlimited
     custom_schema: Mapping[str, Any] | None = None  # custom input schema
-    custom_validator: "Validator | None" = None
+    custom_validator: "SchemaValidator | None" = None
+    compile_schema: "CompileSchema | None" = None  # in place of our own validator
     asks: tuple[str, ...] = ()  # required client capabilities
     task: "TaskPolicy | None" = None  # task policy; None: calls never run as tasks
     access: Access | None = None  # access rule, if any
+    rate: "Rate | None" = None  # of its calls, if limited
+    tags: frozenset[str] = frozenset()
+    renamed_arguments: Mapping[str, str] = {}  # by a transform: names by original names
+    forward: Forward | None = None  # answers its calls through another server
+    execution: ToolExecution | None = None  # of a forwarded tool
+    disabled_because: str = ""  # for callers of a disabled tool
 
     @cached_property
     def mirrored_arguments(self) -> "tuple[MirroredArgument, ...]":
@@ -83,6 +98,12 @@ class ToolEntry(Struct, frozen=True, dict=True):
     def key(self) -> str:
         """The name."""
         return self.name
+
+    @property
+    def version(self) -> str | None:
+        """The version, if it has one."""
+        version = (self.meta or {}).get(TOOL_MEMBERS["version"])
+        return version if isinstance(version, str) and version else None
 
     @property
     def repeatable(self) -> bool:
@@ -107,7 +128,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
             title=self.title,
             output_schema=self.output.wrapped_schema(),
             annotations=self.annotations,
-            execution=None if self.task is None else ToolExecution(self.task.support),
+            execution=self.execution if self.task is None else ToolExecution(self.task.support),
             icons=self.icons,
             meta=self.meta,
         )
@@ -120,11 +141,13 @@ class ToolEntry(Struct, frozen=True, dict=True):
         return codec.decoder(self.handler.arguments, kinds.decode_hook)
 
     @cached_property
-    def validator(self) -> "Validator":
+    def validator(self) -> "SchemaValidator":
         """The compiled input schema: compiled at registration if it is custom, otherwise for the first refusal."""
-        from trunkline.registry.validators import Validator  # imported here: most arguments are valid
+        from trunkline.registry.validators import make_validator  # imported here: most arguments are valid
 
-        return self.custom_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
+        return self.custom_validator or make_validator(
+            self.definition.input_schema, f"tool {self.name!r}", self.compile_schema
+        )
 
     def decode_leniently(self, raw: Any, error: Exception) -> Any:
         """Decode invalid arguments again: some models send JSON inside of a string, `"[1, 2]"` for a list. Such a
@@ -203,18 +226,38 @@ class ToolEntry(Struct, frozen=True, dict=True):
         return f".{text}" if text else ""
 
 
+def check_tool_name(name: str) -> str:
+    """Return a name that a tool may have; raise `RegistrationError` for any other."""
+    if not _NAME.fullmatch(name):
+        raise RegistrationError(f"tool name {name!r} must be 1 to 128 of the characters A-Z a-z 0-9 _ - .; pass name=…")
+    return name
+
+
+def _version_name(entry: ToolEntry) -> str | None:
+    """Return the name of this version of a tool, `forecast.v1`; None if a name cannot contain the version."""
+    name = f"{entry.name}.v{entry.version}"
+    return name if _NAME.fullmatch(name) else None
+
+
+def _with_name(entry: ToolEntry, name: str) -> ToolEntry:
+    return msgspec.structs.replace(entry, name=name)
+
+
+TOOL_VERSIONS: Final[VersionRule[ToolEntry]] = VersionRule(lambda entry: entry.version, _version_name, _with_name)
+"""How the tools of one name differ by version."""
+
+
 def make_tool(
     handler: Handler,
     settings: Settings,
     *,
     limiter: CallLimiter | None = None,
     access: Access | None = None,
+    compile_schema: "CompileSchema | None" = None,
     **options: Unpack[ToolOptions],
 ) -> ToolEntry:
     """Build a tool from a function. Raise `RegistrationError` for an invalid one."""
-    name = options.get("name") or handler.name
-    if not _NAME.fullmatch(name):
-        raise RegistrationError(f"tool name {name!r} must be 1 to 128 of the characters A-Z a-z 0-9 _ - .; pass name=…")
+    name = check_tool_name(options.get("name") or handler.name)
     custom_description = options.get("description")
     described = handler.description if custom_description is None else custom_description
     if len(described) > settings.max_tool_description:
@@ -223,7 +266,7 @@ def make_tool(
     handler = _without_generator(handler)
     output = tool_output(handler.returns, name, settings, structured=options.get("structured", True))
     input_schema = options.get("input_schema")
-    validator = None if input_schema is None else _compile_schema(input_schema, name)
+    validator = None if input_schema is None else _check_schema(input_schema, name, compile_schema)
     asks: Sequence[str] = options.get("asks", ())
     if isinstance(asks, str):
         raise RegistrationError(f"tool {name!r}: asks is a list of capabilities; write asks=({asks!r},)")
@@ -242,11 +285,19 @@ def make_tool(
         limiter=limiter,
         custom_schema=input_schema,
         custom_validator=validator,
+        compile_schema=compile_schema,
         asks=tuple(asks),
         task=_parse_task(name, options.get("task"), hints),
         access=access,
-        **display_members(f"tool {name!r}", options),
+        tags=parse_tags(f"tool {name!r}", options.get("tags")),
+        **display_members(f"tool {name!r}", _with_tool_members(options)),
     )
+
+
+def _with_tool_members(options: ToolOptions) -> ToolOptions:
+    """Return the options with the members that the specification has not in the metadata."""
+    own = {key: value for name, key in TOOL_MEMBERS.items() if (value := options.get(name)) is not None}
+    return options if not own else {**options, "meta": {**own, **(options.get("meta") or {})}}
 
 
 def _parse_task(name: str, option: Any, hints: ToolAnnotations | None) -> "TaskPolicy | None":
@@ -275,14 +326,14 @@ def _without_generator(handler: Handler) -> Handler:
     return wrap_generator(handler)
 
 
-def _compile_schema(input_schema: Any, name: str) -> "Validator":
+def _check_schema(input_schema: Any, name: str, compile_schema: "CompileSchema | None") -> "SchemaValidator":
     from trunkline.protocol.headers import InvalidAnnotation, find_mirrored_arguments
-    from trunkline.registry.validators import Validator  # imported here: few tools have a custom schema
+    from trunkline.registry.validators import make_validator  # imported here: few tools have a custom schema
 
     if not isinstance(input_schema, Mapping) or cast("Mapping[str, Any]", input_schema).get("type") != "object":
         why = f'the schema of tool {name!r} must have "type": "object"'
         raise RegistrationError(why, kind="tool_schema_invalid")
-    validator = Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
+    validator = make_validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}", compile_schema)
     try:
         find_mirrored_arguments(cast("Mapping[str, Any]", input_schema))
     except InvalidAnnotation as error:
@@ -295,7 +346,7 @@ def _with_properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     return dict(schema) if "properties" in schema else {**schema, "properties": {}}
 
 
-def _schema_decoder(handler: Handler, schema: Mapping[str, Any], validator: "Validator") -> Callable[[Any], Any]:
+def _schema_decoder(handler: Handler, schema: Mapping[str, Any], validator: "SchemaValidator") -> Callable[[Any], Any]:
     """Return a decoder for a custom schema: fill in defaults, validate, then decode to the parameter types."""
     properties: Mapping[str, Any] = schema.get("properties") or {}
     defaults: dict[str, Any] = {

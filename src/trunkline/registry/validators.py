@@ -4,10 +4,10 @@ Decoding validates the values of typed parameters. Validators are for custom sch
 from peers, and for the explanation of a refusal. References to other documents are never followed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -15,7 +15,20 @@ from trunkline.errors import RegistrationError
 from trunkline.registry.complexity import Complexity, complexity, depth_of, size_of
 from trunkline.wire import codec
 
-__all__ = ["Fault", "PeerValidator", "Validator", "form_validator"]
+__all__ = [
+    "CompileSchema",
+    "Fault",
+    "PeerValidator",
+    "ReplacedValidator",
+    "SchemaValidator",
+    "Validator",
+    "form_validator",
+    "make_validator",
+]
+
+CompileSchema = Callable[[Mapping[str, Any]], Callable[[Any], Iterable[tuple[str, str, str]]]]
+"""Compiles a JSON Schema to a function that yields the faults of a value, none if it is valid: the path of each, the
+violated rule and a message. May raise any exception for a schema that is not valid."""
 
 _MAX_CHECK_STEPS: Final = 5_000_000  # steps of 20 to 100 ns: half a second at most
 _MAX_EXPLAIN_STEPS: Final = 10_000  # steps, each of which may be an error of 20 to 40 µs
@@ -23,6 +36,7 @@ _DEEP: Final = 14  # levels: the number of errors doubles with each
 _PATTERN_SIZE: Final = 256 * 1024  # bytes of a compiled pattern
 _BACKTRACKED: Final = 10_000  # steps of one match: half a millisecond
 _UNKNOWN: Final = Complexity(100, 100, 2)  # for our own schemas without a bound
+_MAX_FAULTS: Final = 20  # a reader fixes the first few and retries
 
 
 class Fault(Struct, frozen=True):
@@ -31,6 +45,22 @@ class Fault(Struct, frozen=True):
     path: str
     rule: str
     message: str
+
+
+class SchemaValidator(Protocol):
+    """The compiled input schema of a tool or a prompt."""
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a value is valid."""
+        ...
+
+    def can_explain(self, value: Any) -> bool:
+        """Return whether explaining the errors of a value is cheap."""
+        ...
+
+    def faults(self, value: Any) -> list[Fault]:
+        """Return the first errors of a value; none if it is valid."""
+        ...
 
 
 class Validator:
@@ -45,6 +75,8 @@ class Validator:
         except (jsonschema_rs.ValidationError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise RegistrationError(f"the schema of {what} is not valid: {first}", kind="tool_schema_invalid") from None
+        self.is_valid: Callable[[Any], bool] = self._compiled.is_valid
+        """Return whether a value is valid. Raise `ValueError` for one that is nested too deep."""
 
     @cached_property
     def _complexity(self) -> Complexity:
@@ -53,9 +85,9 @@ class Validator:
     def accepts(self, value: Any) -> bool:
         """Return whether a value is valid. Raise `RecursionError` for one that is nested too deep."""
         try:
-            return self._compiled.is_valid(value)
+            return self.is_valid(value)
         except ValueError as error:
-            raise RecursionError(f"the value is nested too deep: {error}") from None
+            raise _nested_too_deep(error) from None
 
     def can_explain(self, value: Any) -> bool:
         """Return whether explaining the errors of a value is cheap. All errors are computed before the first is
@@ -67,17 +99,49 @@ class Validator:
         return known.loops <= 1 or known.loops ** depth_of(value, _DEEP) * known.steps <= _MAX_EXPLAIN_STEPS
 
     def faults(self, value: Any) -> list[Fault]:
-        """Return at most 20 errors of a value: a reader fixes the first few and retries."""
-        if self.accepts(value):
-            return []
+        """Return the first errors of a value. Raise `RecursionError` for a value that is nested too deep."""
+        try:
+            if self.is_valid(value):
+                return []
+        except ValueError as error:
+            raise _nested_too_deep(error) from None
         if not self.can_explain(value):
             return [Fault("$", "schema", "the value does not fit the schema, and is too large to list the reasons")]
         try:
-            return list(islice(_faults(self._compiled.iter_errors(value)), 20))
+            return list(islice(_faults(self._compiled.iter_errors(value)), _MAX_FAULTS))
         except ValueError:
             return [
                 Fault("$", "schema", "the value does not fit the schema, and is nested too deep to list the reasons")
             ]
+
+
+class ReplacedValidator:
+    """A JSON Schema compiled by a function of the application, in place of `Validator`."""
+
+    def __init__(self, compile_schema: CompileSchema, schema: Mapping[str, Any], what: str) -> None:
+        try:
+            self._find_faults = compile_schema(schema)
+        except Exception as error:
+            why = f"the schema of {what} is not valid: {error}"
+            raise RegistrationError(why, kind="tool_schema_invalid") from error
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether a value is valid."""
+        return not any(True for _ in self._find_faults(value))
+
+    def can_explain(self, value: Any) -> bool:  # noqa: ARG002 - part of SchemaValidator
+        """Return True: the application has chosen the function, and with it the cost."""
+        return True
+
+    def faults(self, value: Any) -> list[Fault]:
+        """Return the first errors of a value; none if it is valid."""
+        return [Fault(*fault) for fault in islice(self._find_faults(value), _MAX_FAULTS)]
+
+
+def make_validator(schema: Mapping[str, Any], what: str, compile_schema: CompileSchema | None) -> SchemaValidator:
+    """Compile an input schema, with the function of the application if it has one. Raise `RegistrationError` for an
+    invalid schema."""
+    return Validator(schema, what) if compile_schema is None else ReplacedValidator(compile_schema, schema, what)
 
 
 class PeerValidator(Validator):
@@ -97,11 +161,12 @@ class PeerValidator(Validator):
         patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE)
         super().__init__(schema, what, pattern_options=patterns, validate_formats=False)
         self._complexity = known
-        self._max_size = _MAX_CHECK_STEPS // known.steps
+        self.max_size = _MAX_CHECK_STEPS // known.steps
+        """The size of the largest value whose validation is certainly cheap. No value is larger than its JSON."""
 
     def can_check(self, value: Any) -> bool:
         """Return whether validating a value is certainly cheap."""
-        return size_of(value, self._max_size) <= self._max_size
+        return size_of(value, self.max_size) <= self.max_size
 
 
 def form_validator(schema: Mapping[str, Any]) -> Validator:
@@ -113,6 +178,10 @@ def form_validator(schema: Mapping[str, Any]) -> Validator:
         raise RegistrationError("the form is too large", kind="tool_schema_invalid")
     patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKED, size_limit=_PATTERN_SIZE)
     return Validator(schema, "the form", pattern_options=patterns)
+
+
+def _nested_too_deep(error: ValueError) -> RecursionError:
+    return RecursionError(f"the value is nested too deep: {error}")
 
 
 def _faults(errors: Iterable[Any]) -> Iterator[Fault]:

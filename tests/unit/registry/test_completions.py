@@ -7,7 +7,13 @@ import pytest
 
 from trunkline.errors import RegistrationError
 from trunkline.protocol.types import CompleteResult, Completion
-from trunkline.registry.completions import CompletionEntry, completion_key, empty_completion, make_completion
+from trunkline.registry.completions import (
+    CompletionEntry,
+    completion_key,
+    empty_completion,
+    make_completion,
+    matching,
+)
 from trunkline.registry.handlers import read_handler
 from trunkline.registry.results import BadResult
 
@@ -72,10 +78,42 @@ def test_no_proposals_give_empty_result() -> None:
     assert msgspec.to_builtins(empty_completion(True))["completions"] == []
 
 
-@pytest.mark.parametrize("value", ["abc", None, 5, {"a": 1}])
-def test_non_list_is_bad_result(value: Any) -> None:
-    with pytest.raises(BadResult, match="a completer returns a list of strings, not "):
-        complete(lambda: value)
+@pytest.mark.row("C03")
+def test_proposals_may_have_labels() -> None:
+    proposals = [("uk", "United Kingdom"), "fr", (1, "one")]
+    assert complete(lambda: proposals)["completion"] == {"values": ["uk", "fr", "1"], "total": 3, "hasMore": False}
+    for propose in (lambda: proposals, lambda: Completion(proposals, 3, False)):
+        assert complete(propose, labelled=True)["completions"] == [
+            {"value": "uk", "label": "United Kingdom"},
+            {"value": "fr", "label": "fr"},
+            {"value": "1", "label": "one"},
+        ]
+
+
+@pytest.mark.parametrize("value", ["abc", b"abc", None, 5, {"a": 1}])
+def test_non_list_is_bad_result_that_names_the_completer(value: Any) -> None:
+    def languages() -> Any:
+        return value
+
+    with pytest.raises(BadResult, match="completer 'languages' of argument 'language' in prompt 'review' must return "):
+        complete(languages)
+
+
+@pytest.mark.parametrize("value", [None, True, ["a"], ("a",), ("a", 1), ("a", "b", "c"), (None, "b"), {"value": "a"}])
+def test_wrong_item_is_bad_result_that_names_the_completer(value: Any) -> None:
+    def languages() -> Any:
+        return ["good", value]
+
+    with pytest.raises(BadResult, match=r"completer 'languages' .* pairs of a value and a label, in its list, not "):
+        complete(languages)
+
+
+def test_labelled_candidate_matches_by_value_or_label() -> None:
+    known = [("gb", "United Kingdom"), ("us", "United States"), ("fr", "France")]
+    assert matching("uni", known) == known[:2]
+    assert matching("gb", known) == known[:1]
+    assert matching("UNI", known) == known[:2]
+    assert matching("dom", known) == known[:1]
 
 
 def test_completer_with_three_parameters_is_refused() -> None:

@@ -3,9 +3,17 @@
 import pytest
 from msgspec import Struct
 
-from trunkline.errors import DuplicateEntry, InvalidCursor, InvalidPageSize, NotRegistered, PageSizeTooLarge
+from trunkline.errors import (
+    DuplicateEntry,
+    InvalidCursor,
+    InvalidPageSize,
+    MisuseError,
+    NameClash,
+    NotRegistered,
+    PageSizeTooLarge,
+)
 from trunkline.registry.cursors import Cursors
-from trunkline.registry.registry import Registry
+from trunkline.registry.registry import Offered, Registry
 
 
 class Thing(Struct, frozen=True):
@@ -291,3 +299,141 @@ def test_all_returns_disabled_entries_too() -> None:
     registry.disable("a")
 
     assert registry.all() == [Thing("a"), Thing("b")]
+
+
+def test_all_entries_are_replaced_at_once() -> None:
+    changes: list[str] = []
+    registry = filled("a", "b", "c", on_change=changes.append)
+    registry.disable("b")
+    cursor = registry.page(limit=1).next_cursor
+    changes.clear()
+    other = filled("d", "c", "b")
+    other.disable("d")
+    registry.replace_all(other)
+    assert keys(registry) == ["b", "c"]
+    assert [thing.key for thing in registry.all()] == ["b", "c", "d"]
+    assert {*registry.live} == {"b", "c"}
+    assert [thing.key for thing in registry.page(cursor).entries] == ["b", "c"]
+    assert changes == ["thing"]
+
+
+def test_replacing_nothing_by_nothing_is_no_change() -> None:
+    changes: list[str] = []
+    filled(on_change=changes.append).replace_all(filled())
+    assert changes == []
+
+
+# --- entries of providers ------------------------------------------------------------------------
+
+
+def offered(*keys: str) -> list[Offered[Thing]]:
+    return [Offered(Thing(key)) for key in keys]
+
+
+def test_entries_of_a_provider_are_replaced_as_a_whole() -> None:
+    registry = filled("own")
+    registry.offer("p", offered("a", "b"))
+    registry.offer("q", offered("c"))
+    assert keys(registry) == ["own", "a", "b", "c"]
+    assert (registry.provider_of("a"), registry.provider_of("own"), registry.provider_of("x")) == ("p", None, None)
+
+    registry.offer("p", offered("d", "b"))
+    assert keys(registry) == ["own", "b", "c", "d"]
+    assert registry.live.keys() == {"own", "b", "c", "d"}
+
+    registry.offer("p", [])
+    assert keys(registry) == ["own", "c"]
+
+
+def test_unchanged_offer_does_not_notify() -> None:
+    told: list[str] = []
+    registry, same = filled(on_change=told.append), offered("a")
+    registry.offer("p", same)
+    registry.offer("p", same)
+    registry.offer("q", [])
+
+    assert told == ["thing"]
+
+
+def test_entry_of_a_provider_is_enabled_if_both_sides_enable_it() -> None:
+    registry, thing = filled(), Thing("a")
+    registry.offer("p", [Offered(thing, enabled=False)])
+    assert not registry.enabled("a")
+    assert registry.offers() == [Offered(thing, enabled=False)]
+
+    registry.disable("a")
+    registry.offer("p", [Offered(thing)])
+    assert registry.live == {}
+
+    registry.enable("a")
+    assert registry.live == {"a": thing}
+
+
+def test_clash_of_a_provider_is_refused_before_a_change() -> None:
+    registry = filled("own", on_duplicate="replace")
+    registry.offer("p", offered("a"))
+
+    for provider, clashing in [("q", "a"), ("p", "own")]:
+        with pytest.raises(NameClash, match=f"thing '{clashing}' of {provider} clashes with that of"):
+            registry.offer(provider, offered("new", clashing))
+    with pytest.raises(NameClash, match="thing 'x' of p clashes with that of the same server"):
+        registry.offer("p", offered("x", "x"))
+    with pytest.raises(NameClash, match="thing 'a' of a new one clashes with that of p"):
+        registry.add(Thing("a"))
+    with pytest.raises(NameClash, match="thing 'a' of a new one clashes with that of p"):
+        registry.replace_all(filled("a"))
+    with pytest.raises(MisuseError, match="thing 'a' is not registered here: it comes from p"):
+        registry.remove("a")
+
+    assert keys(registry) == ["own", "a"]
+
+
+def test_replacing_registered_entries_leaves_those_of_providers() -> None:
+    registry, other = filled("own"), filled("new")
+    registry.offer("p", offered("a"))
+    other.offer("q", offered("b"))
+
+    registry.replace_all(other)
+    assert keys(registry) == ["a", "new"]
+
+    registry.replace_all(filled())
+    registry.replace_all(filled())
+    assert keys(registry) == ["a"]
+
+
+def test_refused_entry_is_not_added() -> None:
+    def refuse(kind: str, thing: Thing) -> None:
+        raise MisuseError(f"{kind} {thing.key}")
+
+    registry: Registry[Thing] = Registry("thing", before_add=refuse)
+    for change in (
+        lambda: registry.add(Thing("a")),
+        lambda: registry.replace_all(filled("a")),
+        lambda: registry.offer("p", offered("a")),
+    ):
+        with pytest.raises(MisuseError, match="thing a"):
+            change()
+    assert len(registry) == 0
+
+
+def test_entries_are_switched_by_a_predicate() -> None:
+    told: list[str] = []
+    registry = filled("a", "b", "c", on_change=told.append)
+    told.clear()
+
+    registry.switch_where(lambda thing: thing.key != "b", on=False)
+    registry.switch_where(lambda thing: thing.key != "b", on=False)
+    assert keys(registry) == ["b"]
+    registry.switch_where(lambda thing: thing.key == "a", on=True)
+
+    assert registry.live.keys() == {"a", "b"}
+    assert told == ["thing"] * 2
+
+
+def test_new_entry_may_start_disabled() -> None:
+    registry: Registry[Thing] = Registry("thing", starts_disabled=lambda thing: thing.value == 1)
+    registry.add(Thing("a", 1))
+    registry.add(Thing("b"))
+    registry.offer("p", [Offered(Thing("c", 1)), Offered(Thing("d"))])
+
+    assert keys(registry) == ["b", "d"]

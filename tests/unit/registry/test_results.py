@@ -398,6 +398,8 @@ def test_client_result_is_forwarded(returns: Any) -> None:
         "_meta": {"mine": 1},
     }
     assert converted(returns, ToolResult([], "a")) == {"content": [], "isError": False}
+    null = ToolResult([], None, None, has_structured=True)
+    assert converted(returns, null) == {"content": [], "structuredContent": None, "isError": False}
 
 
 def test_forwarded_result_is_checked_against_type() -> None:

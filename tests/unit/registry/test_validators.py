@@ -1,5 +1,6 @@
 """JSON Schema: derived from types, and compiled from handwritten ones."""
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Literal, TypedDict
@@ -8,9 +9,11 @@ import jsonschema_rs
 import pytest
 from msgspec import Meta, Struct
 
-from trunkline.errors import RegistrationError
+from trunkline.config import Settings
+from trunkline.errors import InvalidParams, RegistrationError
 from trunkline.registry.json_schema import schema_of_type
-from trunkline.registry.validators import Fault, Validator
+from trunkline.registry.prompts import make_text_prompt
+from trunkline.registry.validators import Fault, ReplacedValidator, Validator, make_validator
 
 
 class Colour(Enum):
@@ -222,3 +225,44 @@ def test_deep_value_has_no_listed_reasons() -> None:
 
     [fault] = both.faults([nested(300), nested(301)])
     assert fault.message == "the value does not fit the schema, and is nested too deep to list the reasons"
+
+
+# --- of another library ---------------------------------------------------------------------------
+
+
+def accept_even(schema: Mapping[str, Any]) -> Callable[[Any], Iterator[tuple[str, str, str]]]:
+    """A library that knows one rule, and finds thirty faults."""
+    if "even" not in schema:
+        raise ValueError("unknown rule")
+    return lambda value: (("$.n", "even", f"fault {i}") for i in range(30 * (value["n"] % 2)))
+
+
+def test_replaced_validator_accepts_values_without_faults() -> None:
+    validator = make_validator({"even": True}, "tool 'count'", accept_even)
+    assert validator.accepts({"n": 2})
+    assert validator.faults({"n": 2}) == []
+    assert not validator.accepts({"n": 3})
+
+
+def test_replaced_validator_lists_twenty_faults() -> None:
+    validator = ReplacedValidator(accept_even, {"even": True}, "tool 'count'")
+    assert validator.can_explain({"n": 3})
+    assert validator.faults({"n": 3}) == [Fault("$.n", "even", f"fault {i}") for i in range(20)]
+
+
+def test_schema_that_another_library_refuses_is_not_registered() -> None:
+    with pytest.raises(RegistrationError, match="the schema of tool 'count' is not valid: unknown rule") as refused:
+        make_validator({}, "tool 'count'", accept_even)
+    assert refused.value.kind == "tool_schema_invalid"
+
+
+def test_prompt_is_validated_by_another_library() -> None:
+    entry = make_text_prompt(
+        "{n}",
+        Settings(),
+        name="it",
+        input_schema={"even": True},
+        compile_schema=lambda _: lambda _: [("$", "no", "no")],
+    )
+    with pytest.raises(InvalidParams, match=r"invalid arguments for prompt 'it': \$: no"):
+        entry.arguments({"n": "3"})
