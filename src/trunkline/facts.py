@@ -1,24 +1,30 @@
 """Facts: frozen records of events, and the observers that receive them.
 
 Shells and assembly report facts. Logs, metrics and traces are observers, which no lower layer imports. Without an
-observer no fact is created: reporters check first (`if observers:`). Observers run on a thread of their own, so that a
-call only pays for putting its facts into a queue.
+observer that wants it no fact is created: reporters check first (`observers.want`). Each observer runs on a thread of
+its own, so that a call only pays for putting its facts into a queue, and no observer waits for another.
 """
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
+from trunkline.fact_queue import MAX_QUEUED, FactQueue, OncePerMinute
+
+if TYPE_CHECKING:
+    from trunkline.tracing import GuardedTracer
+
 __all__ = [
+    "BreakerChanged",
     "CallEnded",
     "CallStarted",
+    "CallStep",
+    "ChildChanged",
     "Closed",
     "Connected",
     "ConnectionFailed",
@@ -27,22 +33,31 @@ __all__ = [
     "Dropped",
     "Fact",
     "HandlerFailed",
+    "HealthChanged",
+    "HttpRefused",
     "MessageUnreadable",
     "Observer",
     "Observers",
     "OpeningStep",
     "PhaseChanged",
     "PromptStep",
+    "RateExceeded",
     "Received",
     "ReconnectStep",
+    "RequestEnded",
     "RestoreStep",
     "ShutdownOverran",
     "ShutdownStep",
+    "StoreCallEnded",
+    "StoreProbed",
+    "StreamClosed",
+    "StreamOpened",
     "SubscriptionStep",
+    "TaskEnded",
+    "TaskRunEnded",
 ]
 
-_MOST_QUEUED: Final = 10_000  # facts
-_IDLE_TIMEOUT: Final = 5.0  # seconds without a fact, after which the observer thread ends
+_LONGEST_IMMEDIATE: Final = 0.1  # seconds that an immediate observer may take, before it counts as blocking
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -74,23 +89,81 @@ class PhaseChanged(Fact, frozen=True, kw_only=True):
     after: str
 
 
-class CallStarted(Fact, frozen=True, kw_only=True):
+class CallStarted(Fact, frozen=True, kw_only=True, gc=False):
     """A request passed its checks, and its handler starts."""
 
     request: int | str
     method: str
     target: str | None = None  # the tool, prompt or resource URI that the request names
+    transport: str = ""
 
 
-class CallEnded(Fact, frozen=True, kw_only=True):
-    """A request ended: answered, refused, cancelled or abandoned."""
+class CallStep(Fact, frozen=True, kw_only=True, gc=False):
+    """One step of a request of the peer. Only for observers whose `wants` names it: there are several per request.
 
+    A request that succeeds has the steps "received", "admitted" (its message is valid now, and its id is tracked),
+    "queued" (if it has to wait), "started", "decoded" (its handler is known, its params are valid), "progress" (each
+    time), "ended" (its handler has a result) and "sent" (the transport has its reply).
+    """
+
+    step: str
     request: int | str
     method: str
+    target: str | None = None  # the name or URI that it is about, from "decoded" on
+    seconds: float  # since it was received
+
+
+class _EndedFact(Fact, frozen=True, kw_only=True, gc=False):
+    request: int | str | None  # its id; None if it has none that could be read
+    method: str  # empty if it could not be read
     target: str | None = None  # the name or URI that it is about
-    outcome: str  # "ok", "error", "failed" (a tool's), "input_required", "cancelled", "timeout", "closed"
-    code: int | None
+    outcome: str  # "ok", "error", "failed" (a tool's), "input_required", "cancelled", "timeout", "closed", "refused"
+    code: int | None  # of the error
+    kind: str | None = None  # `data.kind` of the error, or of the failure of a tool
+    message: str | None = None  # of the error, as the peer sees it
+    reference: str | None = None  # the id of the incident, which the peer also sees in `data`; `HandlerFailed` has it
+    seconds: float  # in all
+    transport: str = ""
+    revision: str | None = None
+    session: str | None = None  # a digest of the session id, which is a secret
+    principal: str | None = None  # the subject of the caller
+    traceparent: str | None = None  # the trace context that its sender stated, unchecked
+    request_size: int | None = None  # bytes: of its params if it was received, of the message if it was sent
+    response_size: int | None = None  # bytes: of the result if it was received, of the message if it was sent
+    span: object | None = None  # that a tracer has started for it
+
+    @property
+    def family(self) -> str:
+        """The feature that the method belongs to, such as "tools" for `tools/call`."""
+        return self.method.partition("/")[0]
+
+
+class CallEnded(_EndedFact, frozen=True, kw_only=True, gc=False):
+    """A request of the peer ended: answered, refused, cancelled or abandoned."""
+
+    wait_seconds: float = 0.0  # until its handler started: the queue, a pause, a rate limit
+    run_seconds: float = 0.0  # until its handler had a result
+    send_seconds: float = 0.0  # until the transport had its reply
+    started: bool = False  # whether its handler was started
+
+
+class RequestEnded(_EndedFact, frozen=True, kw_only=True, gc=False):
+    """A request to the peer ended."""
+
+    peer: str = ""  # its address or its command
+
+
+class TaskRunEnded(Fact, frozen=True, kw_only=True, gc=False):
+    """One run of a task ended in this process. The connection number is that of the run."""
+
+    task: str  # the id of the task
+    tool: str
+    attempt: int  # the number of this run
+    outcome: str  # "ok", "error", "failed" (the tool's), "cancelled", or "released": for another run, or expired
+    code: int | None = None  # of the error
+    message: str | None = None  # of the error, as the client sees it
     seconds: float
+    span: object | None = None  # that a tracer has started for it
 
 
 class HandlerFailed(Fact, frozen=True, kw_only=True):
@@ -101,6 +174,7 @@ class HandlerFailed(Fact, frozen=True, kw_only=True):
     target: str | None = None  # the name or URI that it is about
     reference: str
     error: BaseException
+    span: object | None = None  # that a tracer has started for the request
 
 
 class ConnectionFailed(Fact, frozen=True, kw_only=True):
@@ -110,6 +184,16 @@ class ConnectionFailed(Fact, frozen=True, kw_only=True):
     peer: str
     incident: str  # identifies the error in the log
     error: BaseException
+
+
+class HttpRefused(Fact, frozen=True, kw_only=True, gc=False):
+    """An HTTP request was refused before a message in it became a request. The connection number is 0."""
+
+    method: str  # of HTTP
+    path: str  # without the query
+    status: int
+    kind: str  # `data.kind` of the error
+    client: str  # the address that it came from; empty if unknown
 
 
 class Dropped(Fact, frozen=True, kw_only=True):
@@ -188,153 +272,248 @@ class CrewStep(Fact, frozen=True, kw_only=True):
     process: str  # the id of the process
 
 
+class BreakerChanged(Fact, frozen=True, kw_only=True):
+    """A circuit breaker changed its state. It concerns all connections of a server: the connection number is 0."""
+
+    name: str
+    before: str  # closed, open, half_open
+    after: str
+
+
+class RateExceeded(Fact, frozen=True, kw_only=True):
+    """A request was refused because of a rate limit. The connection number is 0."""
+
+    scope: str  # the requests that share the limit, such as "each principal" or "tool 'search'"
+    limit: str
+
+
+class HealthChanged(Fact, frozen=True, kw_only=True):
+    """A component changed its health. It concerns all connections of a server: the connection number is 0."""
+
+    name: str
+    before: str  # healthy, degraded, unhealthy, unknown
+    after: str
+    reason: str
+
+
+class ChildChanged(Fact, frozen=True, kw_only=True):
+    """A child of the server's supervisor, such as a listener, changed its state. The connection number is 0."""
+
+    name: str  # the path from the root: "server/tcp:7000"
+    kind: str  # listener, task, process, connection, supervisor
+    state: str  # starting, running, backoff, degraded, stopping, stopped, ended
+    failure: str  # the last one; empty if it never failed
+
+
+class StreamOpened(Fact, frozen=True, kw_only=True, gc=False):
+    """An event stream of an HTTP response was opened. The connection number is 0."""
+
+
+class StreamClosed(Fact, frozen=True, kw_only=True, gc=False):
+    """An event stream of an HTTP response was closed. The connection number is 0."""
+
+    seconds: float  # since it was opened
+
+
+class TaskEnded(Fact, frozen=True, kw_only=True, gc=False):
+    """This process ended a task. The connection number is 0."""
+
+    task: str  # its id
+    state: str  # completed, failed, cancelled
+    seconds: float  # since it was created
+
+
+class StoreCallEnded(Fact, frozen=True, kw_only=True, gc=False):
+    """A call of the store ended. Only for observers whose `wants` names it. The connection number is 0."""
+
+    operation: str  # get, scan, commit, acquire, renew, release
+    outcome: str  # "ok", "conflict", "fenced", "unavailable", "cancelled", "error"
+    seconds: float
+
+
+class StoreProbed(Fact, frozen=True, kw_only=True, gc=False):
+    """A small write has tested the store. The connection number is 0."""
+
+    seconds: float  # that it took
+    error: str  # empty if it succeeded
+
+
 class Closed(Fact, frozen=True, kw_only=True):
     """A connection closed."""
 
     reason: str
+    failure: str | None = None  # the class of the error that ended it, or "keepalive_failed"
+    side: str = ""  # ours: "server" or "client"
+    transport: str = ""
+    revision: str | None = None
+    seconds: float | None = None  # since the peer connected; None for a channel of independent requests
 
 
 class Observer(Protocol):
     """Observer protocol: receives facts on a thread of its own, in order. A slow observer delays no call.
 
-    Exceptions of an observer are counted and otherwise ignored. Two optional attributes change what it receives:
+    Exceptions of an observer are counted, logged once per minute, and otherwise ignored. Optional attributes change
+    what it receives:
 
-    - `failures_only`, if true: `HandlerFailed`, `ConnectionFailed` and `MessageUnreadable` only; successful calls then
-      cost nothing.
-    - `immediate`, if true: each fact at once, on the thread that reports it. Such an observer must be quick and must
-      not block.
+    - `wants`, a collection of classes of facts: only these. Without it, all but `CallStep` and `StoreCallEnded`. Facts
+      that no observer wants cost nothing.
+    - `failures_only`, if true: `HandlerFailed`, `ConnectionFailed` and `MessageUnreadable` only.
+    - `immediate`, if true: each fact at once, on the thread that reports it, most often that of the event loop. Such an
+      observer must be quick and must not block.
+    - `tracer`, a `Tracer` of `trunkline.tracing` or None: it starts spans, which the facts about the end contain. Only
+      the first observer with a tracer is asked for spans.
     """
 
     def on(self, fact: Fact) -> None: ...
 
 
 _FAILURES: Final = (HandlerFailed, ConnectionFailed, MessageUnreadable)
+_DETAILS: Final = (CallStep, StoreCallEnded)  # several per request
 
 
 class Observers:
-    """A set of observers. False if no observer wants every fact, so that a reporter can skip creating it."""
+    """A set of observers. False if no observer wants more than failures, so that a reporter can skip creating facts."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        all_observers = tuple(observers)
-        immediate = tuple(observer for observer in all_observers if getattr(observer, "immediate", False))
-        queued = tuple(observer for observer in all_observers if observer not in immediate)
-        self._immediate = (immediate, _observing_all(immediate))  # observers of failures, and of every fact
-        self._queued = (queued, _observing_all(queued))
-        self._observes_all = bool(_observing_all(all_observers))
-        self._delivery = _Delivery(partial(self._notify, self._queued)) if queued else None
-        self.hear_failures = bool(all_observers)
-        self.failures = 0  # exceptions that observers raised
+        self._deliveries: tuple[_Delivery, ...] = ()
+        self._routes: dict[type[Fact], tuple[Callable[[Fact], None], ...]] = {}
+        self._arrange(tuple(map(_Delivery, observers)))
+
+    def _arrange(self, deliveries: "tuple[_Delivery, ...]") -> None:
+        self._deliveries = deliveries
+        self._routes = {}
+        self._wants_more = any(not delivery.failures_only for delivery in deliveries)
+        self.tracer = next((one.tracer for one in deliveries if one.tracer is not None), None)
+        self.hear_failures = any(map(self.want, _FAILURES))
+
+    def _find_route(self, kind: type[Fact]) -> tuple[Callable[[Fact], None], ...]:
+        """Return the functions that take the facts of a class."""
+        route = self._routes.get(kind)
+        if route is None:
+            route = self._routes[kind] = tuple(one.put for one in self._deliveries if one.wants(kind))
+        return route
+
+    def want(self, kind: type[Fact]) -> bool:
+        """Return whether an observer wants the facts of a class."""
+        return bool(self._find_route(kind))
+
+    def add(self, observer: Observer) -> Callable[[], None]:
+        """Add an observer; return a function that removes it. Connections that are open already report only what the
+        observers wanted when they opened."""
+        added = _Delivery(observer)
+        self._arrange((*self._deliveries, added))
+
+        def remove() -> None:
+            self._arrange(tuple(one for one in self._deliveries if one is not added))
+
+        return remove
 
     def __bool__(self) -> bool:
-        return self._observes_all
+        return self._wants_more
+
+    def __iter__(self) -> Iterator[Observer]:
+        return (delivery.observer for delivery in self._deliveries)
 
     @property
     def dropped(self) -> int:
         """The number of facts dropped because observers were too slow."""
-        return 0 if self._delivery is None else self._delivery.dropped
+        return sum(one.dropped for one in self._deliveries)
+
+    @property
+    def queued(self) -> int:
+        """The number of facts that wait for an observer."""
+        return sum(one.queued for one in self._deliveries)
+
+    @property
+    def failures(self) -> int:
+        """The number of exceptions that observers and their tracers raised."""
+        return sum(one.failures + (0 if one.tracer is None else one.tracer.failures) for one in self._deliveries)
+
+    @property
+    def blocked(self) -> int:
+        """How often an immediate observer took more than a tenth of a second, in the middle of a call."""
+        return sum(one.blocked for one in self._deliveries)
 
     def on(self, fact: Fact) -> None:
         """Pass a fact to every observer that wants it."""
-        self._notify(self._immediate, fact)
-        if self._delivery is not None and _observers_for(self._queued, fact):
-            self._delivery.put(fact)
+        for put in self._find_route(type(fact)):
+            put(fact)
 
     async def drain(self, timeout: float | None) -> None:
         """Wait until the observers have received every fact so far, for at most `timeout` seconds."""
-        if self._delivery is not None and (delivered := self._delivery.flush()) is not None:
-            await asyncio.wait([asyncio.wrap_future(delivered)], timeout=timeout)
-
-    def _notify(self, observers: "_Observed", fact: Fact) -> None:
-        for observer in _observers_for(observers, fact):
-            try:
-                observer.on(fact)
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException:  # noqa: BLE001 - an observer's fault is its own
-                self.failures += 1
+        flushed = [done for one in self._deliveries if (done := one.flush()) is not None]
+        if flushed:
+            await asyncio.wait([asyncio.wrap_future(done) for done in flushed], timeout=timeout)
 
 
-_Observed = tuple[tuple[Observer, ...], tuple[Observer, ...]]
+def _find_tracer(observer: Observer) -> "GuardedTracer | None":
+    tracer = getattr(observer, "tracer", None)
+    if tracer is None:
+        return None
+    from trunkline.tracing import GuardedTracer  # imported here: few observers have a tracer
 
-
-def _observing_all(observers: Iterable[Observer]) -> tuple[Observer, ...]:
-    return tuple(observer for observer in observers if not getattr(observer, "failures_only", False))
-
-
-def _observers_for(observers: _Observed, fact: Fact) -> tuple[Observer, ...]:
-    return observers[0 if isinstance(fact, _FAILURES) else 1]
+    return GuardedTracer(tracer)
 
 
 class _Delivery:
-    """Delivers facts in order on a thread, which starts with the first fact and ends after some idle time.
+    """Delivery of facts to one observer: by a queue, or at once."""
 
-    The queue is bounded. Facts that arrive while it is full are dropped, counted and logged: once when dropping begins,
-    and once when the observers have caught up.
-    """
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.failures = self.blocked = 0
+        self.failures_only: bool = getattr(observer, "failures_only", False)
+        self._wanted: Iterable[type[Fact]] | None = getattr(observer, "wants", None)
+        self._name = type(observer).__name__
+        self._may_log = OncePerMinute()
+        self.tracer = _find_tracer(observer)
+        self._queue = None if getattr(observer, "immediate", False) else FactQueue(self._notify, self._on_drop)
+        self.put: Callable[[Fact], None] = self._notify_timed if self._queue is None else self._queue.put
 
-    def __init__(self, deliver: Callable[[Fact], None]) -> None:
-        self.dropped = 0
-        self._unreported = 0  # dropped facts that the log does not mention yet
-        self._deliver = deliver
-        self._queue: SimpleQueue[Fact | Future[None]] = SimpleQueue()
-        self._lock = threading.Lock()  # guards the thread and the queue; released while observers run
-        self._thread: threading.Thread | None = None
+    def wants(self, kind: type[Fact]) -> bool:
+        """Return whether the observer receives facts of a class."""
+        if self.failures_only:
+            return issubclass(kind, _FAILURES)
+        return not issubclass(kind, _DETAILS) if self._wanted is None else issubclass(kind, tuple(self._wanted))
 
-    def put(self, fact: Fact) -> None:
-        """Queue a fact for delivery. Thread-safe."""
-        with self._lock:
-            full = self._queue.qsize() >= _MOST_QUEUED
-            if full:
-                self.dropped += 1
-                self._unreported += 1
-                begins = self._unreported == 1
-            else:
-                begins = False
-                self._enqueue(fact)
-        if begins:
-            _log.warning("observers are too slow: %d facts wait for them, and further ones are dropped", _MOST_QUEUED)
+    @property
+    def dropped(self) -> int:
+        """The number of facts dropped because the observer was too slow."""
+        return 0 if self._queue is None else self._queue.dropped
 
-    def flush(self) -> "Future[None] | None":
-        """Return a future that completes when every queued fact is delivered; None if the queue is empty already."""
-        with self._lock:
-            if self._thread is None:
-                return None
-            delivered: Future[None] = Future()
-            self._enqueue(delivered)
-            return delivered
+    @property
+    def queued(self) -> int:
+        """The number of facts that wait for the observer."""
+        return 0 if self._queue is None else len(self._queue)
 
-    def _enqueue(self, item: "Fact | Future[None]") -> None:
-        """Add an item to the queue and start the thread if necessary. The caller holds the lock."""
-        self._queue.put(item)
-        if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit the thread
-            self._thread = threading.Thread(target=self._run, name="trunkline-observers", daemon=True)
-            self._thread.start()
+    def flush(self) -> Future[None] | None:
+        """Return a future that completes when all queued facts are delivered; None if there is none."""
+        return None if self._queue is None else self._queue.flush()
 
-    def _run(self) -> None:
-        while True:
-            flushed: Future[None] | None = None
-            try:
-                item = self._queue.get(timeout=_IDLE_TIMEOUT)
-            except Empty:
-                pass
-            else:
-                if isinstance(item, Fact):
-                    self._deliver(item)
-                    del item  # a fact may reference an error, and the error any object
-                    continue
-                flushed = item
-            self._report_dropped()
-            with self._lock:
-                ends = self._queue.empty()
-                if ends:
-                    self._thread = None
-            if flushed is not None:
-                flushed.set_result(None)
-            if ends:
-                return
+    def _notify(self, fact: Fact) -> None:
+        try:
+            self.observer.on(fact)
+        except (KeyboardInterrupt, SystemExit):
+            if self._queue is None:
+                raise
+            self.failures += 1  # on its own thread it would end the thread only
+        except BaseException as error:  # noqa: BLE001 - an observer's fault is its own
+            self.failures += 1
+            if self._may_log():
+                _log.warning(
+                    "observer %s failed, %d times so far; calls continue", self._name, self.failures, exc_info=error
+                )
 
-    def _report_dropped(self) -> None:
-        with self._lock:
-            dropped, self._unreported = self._unreported, 0
-        if dropped:
-            _log.warning("%d facts were dropped while observers were too slow", dropped)
+    def _notify_timed(self, fact: Fact) -> None:
+        started = perf_counter()
+        self._notify(fact)
+        seconds = perf_counter() - started
+        if seconds > _LONGEST_IMMEDIATE:
+            self.blocked += 1
+            if self._may_log():
+                template = "observer %s blocked its caller for %.1f s; without `immediate` it runs on a thread"
+                _log.warning(template, self._name, seconds)
+
+    def _on_drop(self, dropped: int) -> None:
+        if self._may_log():
+            template = "observer %s is too slow: %d facts wait for it, and %d were dropped so far"
+            _log.warning(template, self._name, MAX_QUEUED, dropped)

@@ -11,8 +11,9 @@ There may be thousands of idle connections, so the parts that only some of them 
 import asyncio
 import contextlib
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Struct
@@ -28,8 +29,7 @@ from trunkline.errors import (
     RequestTimeout,
     TrunklineError,
 )
-from trunkline.facts import CallStarted, Connected, Observers, PhaseChanged, Received
-from trunkline.facts import Closed as ClosedFact
+from trunkline.facts import Connected, Observers, PhaseChanged, Received
 from trunkline.protocol import types as t
 from trunkline.protocol.events import (
     CallCancelled,
@@ -39,20 +39,22 @@ from trunkline.protocol.events import (
     MessageRefused,
     NotificationReceived,
     ProgressReceived,
+    RequestCancelled,
     ResponseReceived,
     ResponseUnusable,
     SessionEvent,
 )
 from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.meta import RELATED_TASK
+from trunkline.protocol.meta import RELATED_TASK, timeout_seconds
 from trunkline.protocol.methods import Side, TimeLimit, find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.rpc import run_handler
 from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.fact_reporter import FactReporter
-from trunkline.rpc.replies import Replies, too_large_error
+from trunkline.rpc.replies import Replies, failure_kind, too_large_error
+from trunkline.rpc.reply_gate import ReplyGate
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
@@ -88,6 +90,7 @@ class LoopResources(Struct, frozen=True):
     threads: ThreadPool
     clock: Clock
     observers: Observers
+    reply_gate: ReplyGate | None = None  # of a server whose sessions outlive the process
 
 
 class PeerConnection:
@@ -99,7 +102,16 @@ class PeerConnection:
     __slots__ = (
         *("__weakref__", "_active_calls", "_call_ended", "_clock", "_close_task", "_dispatcher", "_keepalive"),
         *("_lazy_deadline_timer", "_lazy_requests", "_loop", "_max_calls", "_notification_work", "_queued_calls"),
-        *("_reading_paused", "_starter", "_starting_queued", "_thread", "channel", "close_reason", "facts"),
+        *(
+            "_reading_paused",
+            "_reply_gate",
+            "_starter",
+            "_starting_queued",
+            "_thread",
+            "channel",
+            "close_reason",
+            "facts",
+        ),
         *("replies", "session", "settings", "threads"),
     )
 
@@ -108,13 +120,14 @@ class PeerConnection:
         self.channel = channel
         self.settings = session.settings
         self.threads = shared.threads
-        self.facts = FactReporter(shared.clock, shared.observers)
+        self.facts = FactReporter(shared.clock, shared.observers, channel.info, session)
         self.replies = Replies(session, channel, self.facts)
         self.close_reason: str | None = None
         self._clock = shared.clock
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._dispatcher = shared.dispatcher
+        self._reply_gate = shared.reply_gate
         self._lazy_deadline_timer: DeadlineTimer | None = None
         self._lazy_requests: OutgoingRequests | None = None
         self._starter = self._usual_starter
@@ -164,7 +177,7 @@ class PeerConnection:
             from trunkline.rpc.outgoing_requests import OutgoingRequests  # imported here: most servers send none
 
             self._lazy_requests = OutgoingRequests(
-                self.session, self.channel, self._clock, self._deadline_timer, self.adjust_call_limit
+                self.session, self.channel, self._clock, self._deadline_timer, self.adjust_call_limit, facts=self.facts
             )
         return self._lazy_requests
 
@@ -177,19 +190,19 @@ class PeerConnection:
             now = self._clock.now()
             if self._keepalive is not None:
                 self._keepalive.last_received = now
-            if self.facts.observed:
+            if self.facts.observed and self.facts.want(Received):
                 self.facts.emit(Received, count=len(messages))
-            receive, headers = self.session.receive, origin.routing_headers
+            receive, headers, envelope = self.session.receive, origin.routing_headers, origin.envelope
             for message in messages:
                 if type(message) is Batch:
                     self._receive_batch(message, now, origin)
                     continue
-                event = receive(message, now, headers)
+                event = receive(message, now, headers, envelope)
                 if type(event) is CallReceived and self._active_calls < self._max_calls:  # most messages of a server
                     event.call.origin = origin
                     self._starter(event.call, event.params)
                 elif type(event) is ResponseReceived:  # most messages of a client
-                    self._requests.deliver_response(event)
+                    (self._lazy_requests or self._requests).deliver_response(event)
                 elif type(event) is MessageRefused and (successor := self.start_next_session(message)) is not None:
                     successor.received(messages[_index_of(messages, message) :], origin)
                     return
@@ -213,8 +226,9 @@ class PeerConnection:
             case ResponseUnusable(request=request, why=why, too_large=too_large):
                 setting = limit_setting(self.channel.info) if too_large else None
                 self._requests.reject_response(request, why if setting is None else f"{why} ({setting})")
-            case MessageRefused(reply=reply, excerpt=excerpt):
+            case MessageRefused(reply=reply, excerpt=excerpt, method=method):
                 self.facts.report_dropped(reply.error.message, "refused")
+                self.facts.emit_refused(reply, method, origin.principal)
                 if excerpt and self.session.side is Side.CLIENT:
                     self.facts.report_unreadable(reply.error.message, excerpt)
                 self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
@@ -230,9 +244,12 @@ class PeerConnection:
                 self.facts.report_dropped(why, kind)
                 if unassigned:
                     self.facts.report_unreadable(why, excerpt)
+            case RequestCancelled(request=request, reason=reason):
+                self._requests.fail_cancelled(request, reason)
 
     def _receive_batch(self, batch: Batch, now: float, origin: MessageOrigin) -> None:
-        if self.session.revision is not Revision.V2025_03_26:
+        profile = self.session.profile
+        if self.session.revision is not Revision.V2025_03_26 and (profile is None or not profile.batches):
             fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
             self.channel.send(self.session.malformed_response(fault))
             return
@@ -255,6 +272,16 @@ class PeerConnection:
 
     # --- calls of the peer ---------------------------------------------------------------------
 
+    def running_calls(self) -> Counter[str]:
+        """Count the calls whose handlers run, by family. The session tracks its calls anyway, so that counting costs a
+        call nothing."""
+        return Counter(call.method.family for call in self.session.incoming_requests.values() if not call.queued)
+
+    @property
+    def queued_count(self) -> int:
+        """The number of calls that wait for their handler to start."""
+        return len(self._queued_calls or ())
+
     def adjust_call_limit(self, change: int) -> None:
         """Change the number of calls that may run at a time.
 
@@ -276,6 +303,7 @@ class PeerConnection:
             self._starter(call, params)  # ping, lists and shutdown run no code of the user: queueing gains nothing
             return
         call.queued = True
+        self.facts.on_call_queued(call, params)
         self._queued_calls = self._queued_calls or deque()
         self._queued_calls.append((call, params))
         if len(self._queued_calls) >= self.settings.max_waiting and not self._reading_paused:
@@ -285,11 +313,18 @@ class PeerConnection:
     @property
     def _usual_starter(self) -> Callable[[IncomingRequest, Any], None]:
         """The function that starts calls at most times; whether they are observed is known in advance."""
+        if self.facts.tracer is not None:
+            return self._start_traced
         return self._start_observed if self.facts.observed else self._start_call
 
+    def _start_traced(self, call: IncomingRequest, params: Any) -> None:
+        """Start a call in a copy of the context variables, in which its span becomes the current one. A call that has
+        waited was started by the end of another one, whose span is current here."""
+        context, call.context = call.context or copy_context(), None
+        context.run(self._start_observed, call, params)
+
     def _start_observed(self, call: IncomingRequest, params: Any) -> None:
-        target = self._dispatcher.read_target(call, params)
-        self.facts.emit(CallStarted, request=call.id, method=call.method.name, target=target)
+        self.facts.on_call_started(call, params, self._dispatcher.read_target)
         self._start_call(call, params)
 
     def _start_call(self, call: IncomingRequest, params: Any) -> None:
@@ -315,8 +350,22 @@ class PeerConnection:
         if call.scheduled_at is not None:  # the timer watches it already, perhaps for a later time
             self._deadline_timer.watch(call)
 
+    def shorten_deadline(self, call: IncomingRequest, meta: Mapping[str, Any]) -> None:
+        """Shorten the deadline of a call to the time that its sender waits, if the metadata of the request states it.
+        The time that the call was queued counts."""
+        asked = timeout_seconds(meta)
+        if asked is None:
+            return
+        own = call.method.time_limit.seconds(self.settings) if call.deadline is None else call.timeout
+        left = max(asked - (self._clock.now() - call.started), 0.0)
+        if own is None or left < own:
+            self.set_call_timeout(call, left)
+
     def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
         """Reply to a call whose work has ended, unless it was cancelled or has been answered."""
+        gate = self._reply_gate
+        if gate is not None and not gate.open and not call.held and self._hold_reply(gate, call, value, error):
+            return
         self._active_calls -= 1
         try:
             if error is None:
@@ -338,6 +387,18 @@ class PeerConnection:
         if self._queued_calls or self._reading_paused or self._call_ended is not None:
             self._start_queued()
 
+    def _hold_reply(self, gate: ReplyGate, call: IncomingRequest, value: Any, error: BaseException | None) -> bool:
+        """End a call later if its reply has to wait for changes; return False if it has not."""
+        pending = gate.find_pending()
+        if pending is None or call.done:
+            return False
+        if call.scheduled_at is None:  # it has no deadline yet
+            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
+            self._deadline_timer.watch(call)
+        call.held = True
+        pending.add_done_callback(lambda _: self._on_call_ended(call, value, error))
+        return True
+
     def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
         """Reply to a call with the part of an exception that the peer may see."""
         self.replies.reply_error(call, error)
@@ -346,8 +407,8 @@ class PeerConnection:
         """Reply to a call and stop its work."""
         reply = self.session.reply(call, result)
         if reply is not None:
-            self.replies.send_reply(reply, call.id)
-            self.facts.emit_call_ended(call, outcome)
+            size = self.replies.send_reply(reply, call.id)
+            self.facts.emit_call_ended(call, outcome, response_size=size)
             self._stop_work(call)
             self._start_queued()
 
@@ -367,7 +428,7 @@ class PeerConnection:
             call, params = self._queued_calls.popleft()
             if not call.done:
                 call.queued = False
-                self._starter(call, params)
+                (self._starter if call.method.is_request else self._start_notification)(call, params)
         self._starting_queued = False
         if self._reading_paused and len(self._queued_calls or ()) <= self.settings.max_waiting // 2:
             self._reading_paused = False
@@ -407,6 +468,8 @@ class PeerConnection:
                 progress_token=call.token, progress=progress, total=total, message=message, meta=meta
             )
             self.notify("notifications/progress", params, about=call)
+            if call.timing is not None:
+                call.timing.report_step(call, "progress")
 
     # --- requests to the peer ------------------------------------------------------------------
 
@@ -441,7 +504,8 @@ class PeerConnection:
         on_progress: "Callable[[t.ProgressParams], None] | None" = None,
     ) -> OutgoingRequest:
         """Send a request at once; its `waiter` receives the response. Call `cancel_request` to stop waiting."""
-        return self._requests.send(name, params, timeout=timeout, on_progress=on_progress)
+        requests = self._lazy_requests or self._requests
+        return requests.send(name, params, timeout=timeout, on_progress=on_progress)
 
     def cancel_request(self, request: OutgoingRequest) -> None:
         """Stop waiting for a response, and tell the peer."""
@@ -461,6 +525,19 @@ class PeerConnection:
         """Suspend the deadline of a request while a person authorizes it, or resume it."""
         self._requests.suspend_deadline(request, suspended=begun)
 
+    def suspend_request(self, request: OutgoingRequest, *, suspended: bool) -> None:
+        """Suspend the deadline of a request while a person answers a question of the peer, or resume it."""
+        self._requests.suspend_deadline(request.id, suspended=suspended)
+
+    def suspend_call(self, call: IncomingRequest, *, suspended: bool) -> None:
+        """Suspend the deadline of a call of the peer while a person answers a question, or resume it."""
+        if suspended:
+            call.suspend_deadline(self.now())
+            return
+        call.resume_deadline(self.now())
+        if not call.done:
+            self._deadline_timer.watch(call)
+
     def deliver_progress(self, event: ProgressReceived) -> None:
         """Pass progress that the peer reports to the caller of the request."""
         self._requests.deliver_progress(event, self.facts.report_failure)
@@ -471,7 +548,10 @@ class PeerConnection:
         try:
             now = self._clock.now()
             for late in self.session.expired(now):
-                if isinstance(late, IncomingRequest):
+                if isinstance(late, IncomingRequest) and not late.method.is_request:
+                    self.facts.report_failure(late, "-", RequestTimeout(late.method.name, round(now - late.started, 3)))
+                    self._stop_work(late)
+                elif isinstance(late, IncomingRequest):
                     self.fail_now(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
                 elif isinstance(late, OutgoingRequest):
                     self._requests.time_out(late, now)
@@ -536,7 +616,7 @@ class PeerConnection:
         """Send a notification that was encoded once for many connections. Never raises, for the sake of the others."""
         try:
             if self.session.may_send(name):
-                self.channel.send(frame)
+                self.channel.send(frame if self.session.profile is None else self.session.reshape(name, frame))
         except Exception as error:  # noqa: BLE001 - an internal error
             self.handle_internal_error(error)
 
@@ -554,9 +634,18 @@ class PeerConnection:
             self.facts.report_dropped(f"no handler for {name}", "unhandled_notification")
             return
         call = IncomingRequest(id=f"notification {name}", method=event.method, started=self._clock.now(), origin=origin)
+        if event.method.custom and self._active_calls >= self._max_calls:  # its handler may take as long as a request
+            if self.channel.info.stateless and len(self._queued_calls or ()) >= self.settings.max_waiting:
+                self.facts.report_dropped(f"too many notifications wait, such as {name}", "notification_queue_full")
+            else:
+                self._queue_call(call, event.params)
+        else:
+            self._start_notification(call, event.params)
+
+    def _start_notification(self, call: IncomingRequest, params: Any) -> None:
         self._active_calls += 1
         try:
-            work = self._dispatcher.dispatch(self, call, event.params)
+            work = self._dispatcher.dispatch(self, call, params)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - reported to observers; a notification has no reply
@@ -566,9 +655,14 @@ class PeerConnection:
         if call.work is not None:
             self._notification_work = self._notification_work or set()
             self._notification_work.add(call.work)
+            if call.method.custom:
+                if call.deadline is None:  # unless the feature has set one
+                    self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
+                self._deadline_timer.watch(call)
 
     def _on_notification_handled(self, call: IncomingRequest, _: Any, error: BaseException | None) -> None:
         self._active_calls -= 1
+        call.done = True
         if self._notification_work is not None:
             self._notification_work.discard(call.work)
             call.work = None
@@ -595,10 +689,11 @@ class PeerConnection:
         for call in running:
             call.done = True
             reason = Interrupted(error.message) if _was_started(call) else error
-            self.replies.send_reply(ErrorResponse(call.id, self.session.error_object(reason)), call.id)
-            self.facts.emit_call_ended(call, "error", reason.code)
+            size = self.replies.send_reply(ErrorResponse(call.id, self.session.error_object(reason)), call.id)
+            kind, message = failure_kind(reason), reason.message
+            self.facts.emit_call_ended(call, "error", reason.code, kind=kind, message=message, response_size=size)
         self._drop_requests(self.session.abandon_requests(), ChannelClosed(error.message))
-        self.session = self.replies.session = session
+        self.session = self.replies.session = self.facts.session = session
         self._queued_calls = self.replies.batches = None
         for call in running:
             self._stop_work(call)
@@ -670,9 +765,9 @@ class PeerConnection:
                 else NotNow(f"the call was not started: {reason}")
             )
             reply = self.session.fail(call, error)
-            if reply is not None:
-                self.replies.send_reply(reply, call.id)
-            self.facts.emit_call_ended(call, "closed")
+            size = None if reply is None else self.replies.send_reply(reply, call.id)
+            kind, message = failure_kind(error), error.message
+            self.facts.emit_call_ended(call, "closed", kind=kind, message=message, response_size=size)
             self._stop_work(call)
 
     async def _wait_for_calls(self, at_most: int) -> None:
@@ -700,7 +795,8 @@ class PeerConnection:
         self._wake_drain()
         self.on_closed()
         self.report_phase_change(before)
-        self.facts.emit(ClosedFact, reason=closed.reason)
+        failure = None if closed.error is None else type(closed.error).__name__
+        self.facts.report_closed(closed.reason, KEEPALIVE_FAILED if closed.reason == KEEPALIVE_FAILED else failure)
 
     # --- hooks ---------------------------------------------------------------------------------
 

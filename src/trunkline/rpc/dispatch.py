@@ -15,7 +15,7 @@ from trunkline.protocol.methods import Method, find_method
 from trunkline.rpc.run_handler import Work
 from trunkline.wire import codec
 
-__all__ = ["Dispatcher", "Feature", "MethodHandler"]
+__all__ = ["CustomMethod", "Dispatcher", "Feature", "MethodHandler", "find_target"]
 
 MethodHandler = Callable[[Any, IncomingRequest, Any], Work]
 """Handles a request or a notification. Takes the connection, the request under way, and the decoded params."""
@@ -37,17 +37,32 @@ _TARGETS: Final[Mapping[str, _Target]] = {
 
 class Feature(Struct, frozen=True):
     """One page of the specification: its name, and the handlers of its methods. A handler is looked up with the first
-    request for its method, so a mapping may import it then."""
+    request for its method, so a mapping may import it then. Handlers of an `undecoded` feature take the params as they
+    were received."""
 
     name: str
     handlers: Mapping[str, MethodHandler]
+    undecoded: bool = False
+
+
+class CustomMethod(Struct, frozen=True):
+    """A method outside of the specification: its row, the decoder of its params, and its handler."""
+
+    row: Method
+    decode: _Decode
+    handler: MethodHandler
 
 
 class Dispatcher:
     """The handlers of all features by method, with the decoders of their params."""
 
-    def __init__(self, features: Iterable[Feature]) -> None:
+    def __init__(
+        self, features: Iterable[Feature], find_custom: Callable[[str], CustomMethod | None] = lambda _: None
+    ) -> None:
+        """`find_custom` returns a method outside of the specification."""
         self.features = tuple(features)
+        self._find_custom = find_custom
+        self._wrap_custom: _Wrap | None = None
         self._methods: dict[str, tuple[Method, Feature]] = {}
         self._wrappers: dict[str, _Wrap] = {}
         self._prepared: dict[str, _Prepared] = {}  # methods that have been called
@@ -60,7 +75,12 @@ class Dispatcher:
 
     def has_handler(self, name: str) -> bool:
         """Return whether a feature handles this method."""
-        return name in self._methods
+        return name in self._methods or self._find_custom(name) is not None
+
+    def find_custom_row(self, name: str) -> Method | None:
+        """Return the row of a method outside of the specification."""
+        custom = self._find_custom(name)
+        return None if custom is None else custom.row
 
     def wrap_handlers(self, names: Iterable[str], wrap: _Wrap) -> None:
         """Wrap the handlers of some methods, in place of an earlier wrapping."""
@@ -68,18 +88,30 @@ class Dispatcher:
             self._wrappers[name] = wrap
             self._prepared.pop(name, None)
 
+    def wrap_custom_requests(self, wrap: _Wrap) -> None:
+        """Wrap the handlers of requests outside of the specification, in place of an earlier wrapping."""
+        self._wrap_custom = wrap
+
+    def _prepare_custom(self, name: str) -> _Prepared:
+        """Return the same as `_prepare`, each time: the method may be registered again."""
+        custom = self._find_custom(name)
+        if custom is None:
+            raise MethodNotFound(name)
+        handler, wrap = custom.handler, self._wrap_custom if custom.row.is_request else None
+        return custom.decode, custom.decode, None, handler if wrap is None else wrap(name, handler)
+
     def _prepare(self, name: str) -> _Prepared:
         """Return the decoders, the target and the handler of a method; make them on its first call."""
         prepared = self._prepared.get(name)
         if prepared is None:
             row, feature = self._methods.get(name) or (None, None)
             if row is None or feature is None:
-                raise MethodNotFound(name)
+                return self._prepare_custom(name)
             handler, wrap = feature.handlers[name], self._wrappers.get(name)
             prepared = self._prepared[name] = (
-                codec.json_decoder(row.params),
-                codec.decoder(row.params),
-                _TARGETS.get(name),
+                _keep_encoded if feature.undecoded else codec.json_decoder(row.params),
+                _keep_encoded if feature.undecoded else codec.decoder(row.params),
+                None if feature.undecoded else _TARGETS.get(name),
                 handler if wrap is None else wrap(name, handler),
             )
         return prepared
@@ -100,6 +132,8 @@ class Dispatcher:
                 raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
         if target is not None:
             call.target = target(typed)
+        if call.timing is not None:
+            call.timing.on_decoded(call, typed)
         return answer(connection, call, typed)
 
     def read_target(self, call: IncomingRequest, params: Any) -> str | None:
@@ -114,6 +148,19 @@ class Dispatcher:
             return target(read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params))
         except (codec.DecodeError, RecursionError):
             return None
+
+
+def find_target(method: str, params: Any) -> str | None:
+    """Return the name or URI in the params of a request of ours; None if there is none."""
+    target = _TARGETS.get(method)
+    try:
+        return None if target is None else target(params)
+    except AttributeError:  # params of another shape
+        return None
+
+
+def _keep_encoded(params: Any) -> Raw:
+    return Raw(params) if isinstance(params, bytes) else codec.original_json(params)
 
 
 def _invalid_params(name: str, reason: str) -> InvalidParams:

@@ -7,11 +7,11 @@ operator finds the details in the log; where errors are exposed, the peer reads 
 
 import os
 from asyncio import CancelledError
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from trunkline.config import Settings
 from trunkline.errors import (
     ContentTooLarge,
     InternalError,
@@ -27,8 +27,12 @@ from trunkline.errors.text import printable
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import REFUSAL
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import CallToolResult, TextContent
+from trunkline.protocol.tool_failures import add_refusal, error_of_failure, failed_result
+from trunkline.protocol.types import CallToolResult
 from trunkline.registry.results import BadResult
+
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
 
 __all__ = ["Failure", "build_failure"]
 
@@ -48,13 +52,29 @@ _FAILURE_KINDS: Final = {
 }  # the error kind of a handler's failure, by method
 
 
-def build_failure(error: BaseException, call: IncomingRequest, revision: Revision, *, expose: bool = False) -> Failure:
+def build_failure(
+    error: BaseException,
+    call: IncomingRequest,
+    revision: Revision,
+    settings: Settings,
+    *,
+    expose: bool = False,
+    profile: "Profile | None" = None,
+) -> Failure:
     """Return the reply for an exception. If its own text or data raise, it is treated as unexpected. With `expose`, an
-    unexpected exception is sent with its type and message."""
+    unexpected exception is sent with its type and message. The hints of refusals state the settings. Under a profile
+    the failure of a tool may be an error."""
     try:
-        return _expected_failure(error, call, revision, expose=expose)
+        if isinstance(error, Refusal):
+            error = error.with_hint(settings)
+        failure = _expected_failure(error, call, revision, expose=expose)
     except Exception:  # noqa: BLE001 - an exception class of the user, whose methods may raise anything
-        return _unexpected_failure(error, call, expose=False)
+        failure = _unexpected_failure(error, call, expose=False)
+    if isinstance(failure.reply, CallToolResult):
+        failure = Failure(add_refusal(failure.reply, settings), failure.reference)
+    if profile is None or not profile.tool_errors or isinstance(failure.reply, ProtocolError):
+        return failure
+    return Failure(error_of_failure(failure.reply) or failure.reply, failure.reference)
 
 
 def _expected_failure(error: BaseException, call: IncomingRequest, revision: Revision, *, expose: bool) -> Failure:
@@ -65,21 +85,21 @@ def _expected_failure(error: BaseException, call: IncomingRequest, revision: Rev
         return Failure(error if isinstance(error, ProtocolError) else InternalError(str(error)))
     if isinstance(error, InvalidArguments):
         # Up to 2025-06-18 this was an error; since then the model reads it and tries again (SEP-1303).
-        return Failure(_error_result(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
+        return Failure(failed_result(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
     if isinstance(error, Refusal) and not isinstance(error, NotNow):  # NotNow is for the client, not for its model
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
-        return Failure(_error_result(error.message, {**error.data, REFUSAL: details}))
+        return Failure(failed_result(error.message, {**error.data, REFUSAL: details}))
     if isinstance(error, ContentTooLarge):
-        return Failure(_error_result(error.message, error.data))
+        return Failure(failed_result(error.message, error.data))
     if isinstance(error, InternalError):
         # The timeout of this call, not that of a request that the handler has sent.
         late = isinstance(error, RequestTimeout) and error.method == call.method.name
         return Failure(
-            _error_result(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data)
+            failed_result(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data)
         )
     if isinstance(error, ProtocolError):
         return Failure(error)  # raised on purpose
-    return Failure(_error_result(str(error)))
+    return Failure(failed_result(str(error)))
 
 
 def _unexpected_failure(error: BaseException, call: IncomingRequest, *, expose: bool) -> Failure:
@@ -96,16 +116,4 @@ def _unexpected_failure(error: BaseException, call: IncomingRequest, *, expose: 
     elif as_result and isinstance(error, CancelledError):  # raised by the handler itself: the caller still waits
         kind = "tool_execution_cancelled"
     details = {"kind": kind, "reference": reference}
-    return Failure(_error_result(message, details) if as_result else InternalError(message, data=details), reference)
-
-
-def _error_result(text: str, details: Any = None) -> CallToolResult:
-    """A failed tool result, for a model to read. Its details for programs are in `_meta`, under our own prefix."""
-    meta: dict[str, Any] | None = None
-    if isinstance(details, Mapping):
-        error = dict(cast("Mapping[str, Any]", details))
-        refusal = {REFUSAL: error.pop(REFUSAL)} if REFUSAL in error else {}
-        meta = {"trunkline/error": error, **refusal}
-    elif details is not None:  # a value of the handler
-        meta = {"trunkline/error": details}
-    return CallToolResult([TextContent(text)], is_error=True, meta=meta)
+    return Failure(failed_result(message, details) if as_result else InternalError(message, data=details), reference)

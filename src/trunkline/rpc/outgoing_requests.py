@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -14,6 +15,7 @@ from trunkline.errors import (
     MessageTooLarge,
     MisuseError,
     PeerError,
+    RequestCancelled,
     RequestTimeout,
     TransportError,
     again,
@@ -24,16 +26,22 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
 from trunkline.rpc.deadlines import DeadlineTimer
+from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.transports.channel import Channel, ChannelClosed, Oversized
 from trunkline.wire.messages import RequestId
 
 __all__ = ["OutgoingRequests", "closed_error"]
 
+_DISCOVER: Final = "server/discover"
+
 
 class OutgoingRequests:
     """The requests of one connection to its peer."""
 
-    __slots__ = ("_adjust_call_limit", "_channel", "_clock", "_deadline_timer", "_initialized", "_loop", "_session")
+    __slots__ = (
+        *("_adjust_call_limit", "_channel", "_clock", "_create_future", "_deadline_timer", "_facts", "_initialized"),
+        *("_loop", "_session"),
+    )
 
     def __init__(
         self,
@@ -42,6 +50,8 @@ class OutgoingRequests:
         clock: Clock,
         deadline_timer: DeadlineTimer,
         adjust_call_limit: Callable[[int], None],
+        *,
+        facts: FactReporter,
     ) -> None:
         """`adjust_call_limit` is called with 1 when a call of the peer begins to wait for a request, and with -1 when
         that ends: a call that only waits does not count against the limit."""
@@ -50,7 +60,13 @@ class OutgoingRequests:
         self._clock = clock
         self._deadline_timer = deadline_timer
         self._adjust_call_limit = adjust_call_limit
-        self._loop = asyncio.get_running_loop()
+        self._facts = facts
+        loop = self._loop = asyncio.get_running_loop()
+        # asyncio's own loops create these futures; doing so directly saves a call.
+        own = type(loop).create_future is asyncio.BaseEventLoop.create_future
+        self._create_future: Callable[[], asyncio.Future[Any]] = (
+            partial(asyncio.Future, loop=loop) if own else loop.create_future
+        )
         self._initialized: asyncio.Future[None] | None = None  # for requests before the end of the handshake
 
     async def request(
@@ -88,15 +104,18 @@ class OutgoingRequests:
         """Send a request without side effects and ignore its response; the keepalive monitor sees every message."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
         waiter.add_done_callback(lambda done: done.exception())  # retrieve the error, so that asyncio does not log it
-        _, message = self._session.call(name, UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
+        request, message = self._session.call(name, UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
         self._channel.send(message)
-        self._deadline_timer.reschedule()
+        self._deadline_timer.watch(request)
 
     async def probe(self, timeout: float | None, on_sent: Callable[[], None]) -> Any:
         """Send `server/discover` as the first message and return its result (Raw)."""
+        params, observed = self._facts.begin_request(_DISCOVER, UNSET)
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        _, message = self._session.start_probe(self._clock.now(), timeout, waiter)
-        self._channel.send(message)
+        request, message = self._session.start_probe(self._clock.now(), timeout, waiter, params)
+        size = self._channel.send(message)
+        if observed is not None:
+            self._facts.observe_request(request, params, size, waiter, observed)
         self._deadline_timer.reschedule()
         self._loop.call_soon(on_sent)
         return await waiter
@@ -112,19 +131,30 @@ class OutgoingRequests:
         on_progress: Callable[[ProgressParams], None] | None = None,
     ) -> OutgoingRequest:
         """Send a request at once; its `waiter` receives the response. Raises if it may not be sent now."""
-        waiter: asyncio.Future[Any] = self._loop.create_future()
+        observed = None
+        if self._facts.observed:
+            params, observed = self._facts.begin_request(name, params)
+        waiter = self._create_future()
         request, message = self._session.call(
             name, params, self._clock.now(), timeout=timeout, capability=needs, on_progress=on_progress, waiter=waiter
         )
         try:
-            self._channel.send(message, about=None if about is None else about.id)
+            if about is None:
+                size = self._channel.send(message)
+            else:
+                request.parent_call = about
+                size = self._channel.send(message, about=about.id)
         except (TypeError, ValueError, RecursionError) as error:  # params that have no JSON
             self._session.cancel(request)  # without a notification: the peer has not received the request
             if isinstance(error, Oversized):
                 raise MisuseError(f"{name} is too large: {error}", kind=MessageTooLarge.kind) from None
             raise MisuseError(f"params of {name}: {error}") from error
-        request.parent_call = about
-        self._deadline_timer.reschedule()
+        # Until the timer fires the session adds no deadline to the queue, and by then it has most of the responses.
+        due, deadline = self._deadline_timer.due, request.deadline
+        if deadline is not None and (due is None or deadline < due):
+            self._deadline_timer.watch(request)
+        if observed is not None:
+            self._facts.observe_request(request, params, size, waiter, observed)
         return request
 
     async def _wait_until_initialized(self, name: str) -> None:
@@ -156,6 +186,10 @@ class OutgoingRequests:
     def reject_response(self, request: OutgoingRequest, why: str) -> None:
         """Fail a request whose response is malformed."""
         _set_exception(request.waiter, BadAnswer(request.method.name, why))
+
+    def fail_cancelled(self, request: OutgoingRequest, reason: str | None) -> None:
+        """Fail a request that the peer has cancelled."""
+        _set_exception(request.waiter, RequestCancelled(request.method.name, reason))
 
     def deliver_progress(
         self, event: ProgressReceived, on_error: Callable[[OutgoingRequest, str, BaseException], None]

@@ -26,7 +26,16 @@ from trunkline.registry.dependencies import DependencyPlan, DependencyStep, Prov
 from trunkline.registry.handlers import PlannedCall, StartMode, ThreadCall, exit_error
 from trunkline.rpc.threads import Job, OnJobDone, ThreadPool
 
-__all__ = ["Cancellable", "DeferredResult", "OnDone", "Work", "run_with_dependencies", "run_work", "start_work"]
+__all__ = [
+    "Cancellable",
+    "DeferredResult",
+    "OnDone",
+    "Work",
+    "run_with_dependencies",
+    "run_work",
+    "running_thread",
+    "start_work",
+]
 
 DependencyValues = dict[Callable[..., Any], Any]
 """The values of dependencies by their function. Each function is called once per call."""
@@ -59,7 +68,7 @@ async def run_with_dependencies(work: PlannedCall, threads: ThreadPool) -> Any:
     Exceptions of the call are thrown into generators and context managers, so that they can roll back; they cannot
     suppress them. The reply is built from the returned value before the teardown.
     """
-    plan = cast("DependencyPlan", work.handler.plan)
+    plan = cast("DependencyPlan", work.handler.plan).current(work.context)
     failed: BaseException | None = None
     answer: Any = None
     try:
@@ -210,7 +219,8 @@ async def _run_on_thread(function: Callable[[], Any], threads: ThreadPool) -> An
             outcome.append((value, error))
             ended.set_result(None)
 
-    threads.submit(Job(run, done))
+    job = Job(run, done)
+    threads.submit(job)
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
@@ -228,6 +238,19 @@ async def _run_on_thread(function: Callable[[], Any], threads: ThreadPool) -> An
         raise error
     finally:
         del error  # break the cycle of the error and this frame
+
+
+def running_thread(work: Any) -> int | None:
+    """Return the thread on which the work of a call runs now; None if it runs, or waits, on the loop."""
+    if isinstance(work, _ThreadWork):
+        return work.job.thread
+    waiting: Any = cast("asyncio.Task[Any]", work).get_coro() if isinstance(work, asyncio.Task) else None
+    while (inner := getattr(waiting, "cr_await", None)) is not None and iscoroutine(inner):
+        waiting = inner
+    frame = getattr(waiting, "cr_frame", None)
+    if frame is None or frame.f_code is not _run_on_thread.__code__:
+        return None
+    return cast("Job", frame.f_locals["job"]).thread
 
 
 class Cancellable(Protocol):

@@ -24,12 +24,13 @@ OnJobDone = Callable[[Any, BaseException | None], None]
 class Job:
     """A call of a plain function on a thread. `on_done` is called on the loop, with its value or its exception."""
 
-    __slots__ = ("_context", "cancelled", "error", "function", "on_done", "value")
+    __slots__ = ("_context", "cancelled", "error", "function", "on_done", "thread", "value")
 
     def __init__(self, function: Callable[[], Any], on_done: OnJobDone) -> None:
         self.function = function
         self.on_done = on_done
         self.cancelled = False  # a cancelled job is not started any more, and never reported
+        self.thread: int | None = None  # that runs it
         self.value: Any = None
         self.error: BaseException | None = None
         self._context: Context = copy_context()
@@ -40,6 +41,7 @@ class Job:
 
     def run(self) -> None:
         """Run the function on the current thread."""
+        self.thread = threading.get_ident()
         try:
             self.value = self._context.run(self.function)
         except BaseException as error:  # noqa: BLE001 - passed to `on_done`, including a handler's SystemExit
@@ -89,6 +91,16 @@ class ThreadPool:
 
         self.submit(Job(function, report))
         return await ended
+
+    @property
+    def busy(self) -> int:
+        """Threads that run a job."""
+        return self._busy
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait for a thread."""
+        return len(self._jobs)
 
     def close(self) -> None:
         """Discard queued jobs and let idle threads end. Running jobs still report."""

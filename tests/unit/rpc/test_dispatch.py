@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET, Raw
 
+from trunkline.config import Settings
 from trunkline.errors import (
     CapabilityNotSupported,
     InternalError,
@@ -29,6 +30,7 @@ from trunkline.rpc.failures import build_failure
 from trunkline.server.features import FEATURES
 
 NEWEST, OLD = Revision.V2025_11_25, Revision.V2025_06_18
+SETTINGS = Settings(max_calls=7)
 
 
 def call_of(method: str) -> IncomingRequest:
@@ -45,7 +47,6 @@ def dispatch(method: str, params: Any) -> Any:
     return Dispatcher([feature]).dispatch(None, call_of(method), params)  # type: ignore[arg-type]
 
 
-@pytest.mark.row("A20")
 def test_params_are_decoded() -> None:
     assert dispatch("tools/list", Raw(b'{"cursor":"c"}')).cursor == "c"
     assert dispatch("tools/list", UNSET).cursor is None
@@ -96,7 +97,7 @@ def test_features_handle_methods_of_the_specification(method: str) -> None:
     ],
 )
 def test_unexpected_error_becomes_a_reference(error: BaseException, method: str, kind: str) -> None:
-    failure = build_failure(error, call_of(method), NEWEST)
+    failure = build_failure(error, call_of(method), NEWEST, SETTINGS)
     assert isinstance(failure.reply, InternalError)
     assert failure.reference is not None
     assert failure.reference in failure.reply.message
@@ -106,7 +107,7 @@ def test_unexpected_error_becomes_a_reference(error: BaseException, method: str,
 
 @pytest.mark.row("X11")
 def test_failing_tool_returns_an_error_result() -> None:
-    failure = build_failure(ValueError("secret"), CALL, NEWEST)
+    failure = build_failure(ValueError("secret"), CALL, NEWEST, SETTINGS)
     assert isinstance(failure.reply, CallToolResult)
     assert failure.reply.is_error
     assert "secret" not in str(failure.reply)
@@ -114,11 +115,11 @@ def test_failing_tool_returns_an_error_result() -> None:
 
 
 def test_each_failure_has_its_own_reference() -> None:
-    assert len({build_failure(ValueError(), CALL, NEWEST).reference for _ in range(100)}) == 100
+    assert len({build_failure(ValueError(), CALL, NEWEST, SETTINGS).reference for _ in range(100)}) == 100
 
 
 def test_bad_result_is_hidden_as_internal_error() -> None:
-    failure = build_failure(BadResult("secret"), CALL, NEWEST)
+    failure = build_failure(BadResult("secret"), CALL, NEWEST, SETTINGS)
     assert isinstance(failure.reply, CallToolResult)
     assert failure.reference is not None
     assert "secret" not in str(failure.reply)
@@ -127,17 +128,17 @@ def test_bad_result_is_hidden_as_internal_error() -> None:
 @pytest.mark.row("X09")
 def test_invalid_arguments_are_a_result_since_2025_11_25() -> None:
     error = InvalidArguments("bad", errors=[{"path": "$.a"}])
-    newest = build_failure(error, CALL, NEWEST)
+    newest = build_failure(error, CALL, NEWEST, SETTINGS)
     assert isinstance(newest.reply, CallToolResult)
     assert newest.reply.meta is not None
     assert newest.reply.meta["trunkline/error"]["errors"] == [{"path": "$.a"}]
-    assert build_failure(error, CALL, OLD).reply is error
-    assert build_failure(error, GET, NEWEST).reply is error
+    assert build_failure(error, CALL, OLD, SETTINGS).reply is error
+    assert build_failure(error, GET, NEWEST, SETTINGS).reply is error
 
 
 def test_tool_refusal_carries_its_reason() -> None:
     error = Refusal(1003, "not now", name="rate_limited", hint="wait", retry_after=1.5)
-    failure = build_failure(error, CALL, NEWEST)
+    failure = build_failure(error, CALL, NEWEST, SETTINGS)
     assert isinstance(failure.reply, CallToolResult)
     assert failure.reply.meta is not None
     assert failure.reply.meta["trunkline/refusal"] == {
@@ -146,7 +147,19 @@ def test_tool_refusal_carries_its_reason() -> None:
         "hint": "wait",
         "retryAfterMs": 1500,
     }
-    assert build_failure(error, GET, NEWEST).reply is error
+    assert build_failure(error, GET, NEWEST, SETTINGS).reply is error
+
+
+def test_hint_of_refusal_states_the_settings() -> None:
+    error = Refusal(1004)
+    failure = build_failure(error, CALL, NEWEST, SETTINGS)
+    assert isinstance(failure.reply, CallToolResult)
+    assert failure.reply.meta is not None
+    assert "runs 7 at a time" in failure.reply.meta["trunkline/refusal"]["hint"]
+    reply = build_failure(error, GET, NEWEST, SETTINGS).reply
+    assert isinstance(reply, Refusal)
+    assert "runs 7 at a time" in reply.data["hint"]
+    assert "hint" not in error.data  # another server may raise the same instance
 
 
 @pytest.mark.parametrize(
@@ -154,19 +167,19 @@ def test_tool_refusal_carries_its_reason() -> None:
 )
 @pytest.mark.parametrize("call", [CALL, GET])
 def test_protocol_error_is_sent_unchanged(error: ProtocolError, call: IncomingRequest) -> None:
-    assert build_failure(error, call, NEWEST).reply is error
-    assert build_failure(error, call, NEWEST).reference is None
+    assert build_failure(error, call, NEWEST, SETTINGS).reply is error
+    assert build_failure(error, call, NEWEST, SETTINGS).reference is None
 
 
 @pytest.mark.parametrize(
     "error", [ToolError("read me"), PeerError(-1, "read me"), InternalError("read me"), RequestTimeout("read me", 1)]
 )
 def test_tool_error_is_a_result_for_tools_only(error: Any) -> None:
-    as_result = build_failure(error, CALL, NEWEST).reply
+    as_result = build_failure(error, CALL, NEWEST, SETTINGS).reply
     assert isinstance(as_result, CallToolResult)
     assert as_result.is_error
     assert "read me" in as_result.content[0].text  # type: ignore[union-attr]
-    as_error = build_failure(error, GET, NEWEST).reply
+    as_error = build_failure(error, GET, NEWEST, SETTINGS).reply
     assert isinstance(as_error, InternalError)
     assert "read me" in as_error.message
 
@@ -174,6 +187,6 @@ def test_tool_error_is_a_result_for_tools_only(error: Any) -> None:
 @pytest.mark.row("P26")
 @pytest.mark.parametrize("data", [[1, 2], "why", 0])
 def test_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
-    answer = build_failure(InternalError("broken", data=data), CALL, NEWEST).reply
+    answer = build_failure(InternalError("broken", data=data), CALL, NEWEST, SETTINGS).reply
     assert isinstance(answer, CallToolResult)
     assert answer.meta == {"trunkline/error": data}
