@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Final
 
 from trunkline.clock import Clock, Timer, WallClock
-from trunkline.errors import ConfigError, MisuseError, StoreUnavailable
+from trunkline.errors import ConfigError, MisuseError, NotExecuted
 from trunkline.stores import validation
 from trunkline.stores.store import ABSENT, Changed, Held, Item, Lease, Put, Watch, Write, home
 from trunkline.stores.watches import Watchers
@@ -77,7 +77,7 @@ class MemoryStore:
         if not self._open:
             if self._open is None:
                 raise MisuseError("the store is not open yet")
-            raise StoreUnavailable("the store is closed")
+            raise NotExecuted("the store is closed")
         return self._clock.now()
 
     # --- items -------------------------------------------------------------------------------------
@@ -127,13 +127,13 @@ class MemoryStore:
                 validation.check_version(write, ABSENT if found is None else found.version)
 
     def _make_room(self, writes: Sequence[Write]) -> None:
-        """Raise `StoreUnavailable` if the store would grow beyond its limit, even without its expired items."""
+        """Raise `NotExecuted` if the store would grow beyond its limit, even without its expired items."""
         if self._max_bytes is None or self._bytes + self._growth(writes) <= self._max_bytes:
             return
         self._free_expired()
         growth = self._growth(writes)
         if growth > 0 and self._bytes + growth > self._max_bytes:
-            raise StoreUnavailable(
+            raise NotExecuted(
                 f"the store in memory is full: it holds {self._bytes} bytes of at most {self._max_bytes} (max_bytes)"
             )
 

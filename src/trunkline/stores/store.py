@@ -101,8 +101,8 @@ class Store(Protocol):
 
     Expired items are invisible to all methods from the moment of expiry. Watches do not report expiry.
 
-    All methods raise `StoreUnavailable` if the store does not respond, `StoreUnusable` if it never will, and
-    `MisuseError` for invalid arguments.
+    All methods raise `StoreUnavailable` if the store does not respond; `NotExecuted`, a subclass, if the call is known
+    to have had no effect; `StoreUnusable` if the store never will respond; and `MisuseError` for invalid arguments.
     """
 
     @property
@@ -180,6 +180,7 @@ class Store(Protocol):
 
 
 _RESERVED: Final = re.compile(r"[%/{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff]")
+_RESERVED_BUT_SLASH: Final = re.compile(r"[%{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff]")
 
 
 def home(key: str) -> str:
@@ -191,7 +192,10 @@ def home(key: str) -> str:
 def key_of(*parts: str) -> str:
     """Build a key from arbitrary strings. Reserved characters become `%` and their number; the encoding is
     unambiguous."""
-    return "/".join(_RESERVED.sub(_quoted, part) for part in parts)
+    joined = "/".join(parts)
+    if joined.count("/") == len(parts) - 1 and _RESERVED_BUT_SLASH.search(joined) is None:
+        return joined  # the common case
+    return "/".join([_RESERVED.sub(_quoted, part) for part in parts])
 
 
 def _quoted(found: re.Match[str]) -> str:

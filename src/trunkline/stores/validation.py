@@ -68,12 +68,14 @@ def check_writes(writes: Sequence[Write], lease: str | None) -> None:
 
 
 def _check_one_home(writes: Sequence[Write], lease: str | None) -> None:
-    homes = {home(write.key) for write in writes}
-    if lease is not None:
-        homes.add(home(lease))
-    if len(homes) > 1:
-        raise MisuseError(f"a commit and its lease belong to one home: {', '.join(sorted(homes))} are several")
-    if len({write.key for write in writes}) < len(writes):
+    keys = [write.key for write in writes]
+    first = home(keys[0] if lease is None else lease)
+    inside = f"{first}/"
+    for key in keys:
+        if not key.startswith(inside) and key != first:
+            homes = ", ".join(sorted({first, home(key)}))
+            raise MisuseError(f"a commit and its lease belong to one home: {homes} are several")
+    if len(keys) > 1 and len(set(keys)) < len(keys):
         raise MisuseError("a commit writes each key once")
 
 

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from trunkline.errors import StoreError, StoreUnavailable, StoreUnusable
+from trunkline.errors import NotExecuted, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.connection import (
     NO_REPLY,
     PendingCommand,
@@ -91,15 +91,16 @@ class RedisClient:
         """Whether there is a connection, as far as is known."""
         return self._connection is not None
 
-    async def open(self) -> None:
-        """Wait for the first connection."""
-        self._connect_task = asyncio.create_task(self._connect())
+    async def open(self, *, retry: bool = True) -> None:
+        """Wait for the first connection. Without `retry`, the first attempt that fails ends the wait."""
+        self._connect_task = asyncio.create_task(self._connect(retry=retry))
         done, _ = await asyncio.wait([self._first_connection], timeout=self._timeout)
         if not done:
-            raise StoreUnavailable(
-                f"the store {self._address} does not respond: {self._last_error}"
-            ) from self._last_error
+            raise self._unreachable() from self._last_error
         self._first_connection.result()
+
+    def _unreachable(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the store {self._address} does not respond: {self._last_error}")
 
     async def close(self) -> None:
         """Wait for pending commands, and close the connection."""
@@ -236,7 +237,7 @@ class RedisClient:
     def _fail_awaiting_script(self) -> None:
         missed, self._awaiting_script = self._awaiting_script, []
         for job in missed:
-            job.settle(StoreUnavailable("the store had lost its script, and the command was not executed"))
+            job.settle(NotExecuted("the store had lost its script, and the command was not executed"))
 
     def _resend_with_script(self) -> None:
         """Send the script and the commands that failed without it, once the whole batch is answered."""
@@ -269,14 +270,14 @@ class RedisClient:
         late = [job for job in self._unsent if job.deadline <= now]
         self._unsent = self._unsent[len(late) :]
         for job in late:
-            job.settle(StoreUnavailable(f"the store {self._address} cannot be reached: {self._last_error}"))
+            job.settle(NotExecuted(f"the store {self._address} cannot be reached: {self._last_error}"))
         if left := self._pending_commands():
             self._schedule_timeout(min(job.deadline for job in left))
 
     # --- connections -------------------------------------------------------------------------------
 
-    async def _connect(self) -> None:
-        """Try to connect, with exponential backoff, until it succeeds."""
+    async def _connect(self, *, retry: bool = True) -> None:
+        """Try to connect, with exponential backoff, until it succeeds; without `retry`, once."""
         pause = _MIN_BACKOFF
         while True:
             try:
@@ -289,8 +290,13 @@ class RedisClient:
                 self._last_error = StoreUnavailable("timeout")
             except (OSError, StoreError) as error:
                 self._last_error = error if isinstance(error, StoreError) else StoreUnavailable(str(error))
-            if isinstance(self._last_error, StoreUnusable) and not self._first_connection.done():
-                self._first_connection.set_exception(self._last_error)
+            if not self._first_connection.done():
+                if isinstance(self._last_error, StoreUnusable):
+                    self._first_connection.set_exception(self._last_error)
+                elif not retry:
+                    self._first_connection.set_exception(self._unreachable())
+            if not retry:
+                return
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter, so that clients do not reconnect in step
             pause = min(2 * pause, _MAX_BACKOFF)
         self._connect_task = None
@@ -329,6 +335,4 @@ class RedisClient:
             if job.keys:
                 self._on_changed(job.keys)
         for job in unsent:  # they were prepared for that connection
-            job.settle(
-                StoreUnavailable(f"the connection to the store {self._address} was lost before the command was sent")
-            )
+            job.settle(NotExecuted(f"the connection to the store {self._address} was lost before the command was sent"))

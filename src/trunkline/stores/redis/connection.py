@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trunkline.errors import ConfigError, StoreError, StoreUnavailable, StoreUnusable
+from trunkline.errors import ConfigError, NotExecuted, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.url import RedisAddress, RedisEndpoint
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ async def execute(connection: RedisConnection, *packed: bytes) -> list[Any]:
     return await asyncio.gather(*(job.future for job in jobs))
 
 
-def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
+def error_from_reply(message: str) -> NotExecuted | StoreUnusable:
     """Return the exception for an error reply."""
     if message.startswith(("MOVED ", "ASK ", "CROSSSLOT", "CLUSTERDOWN")):
         return StoreUnusable("the store is on a Redis Cluster, which is not supported; one Redis is, or sentinels")
@@ -214,7 +214,7 @@ def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
         return StoreUnusable(f"Redis denies access: {message}")
     found = _REFUSAL.search(message)
     advice = f"; {_ADVICE[found[0]]}" if found is not None else ""
-    return StoreUnavailable(f"Redis refused the command: {message.rstrip(' .')}{advice}")
+    return NotExecuted(f"Redis refused the command: {message.rstrip(' .')}{advice}")
 
 
 async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeout: float) -> RedisEndpoint:

@@ -44,10 +44,10 @@ class RedisReader:
         return await self._client.submit(encode_command(*words))
 
     async def open(self) -> None:
-        """Connect, and read the version of the schema."""
+        """Connect, and read the version of the schema. An unreachable store is reported at once: a person waits."""
         tls = ssl.create_default_context() if self._address.tls else None
         self._client = RedisClient(self._address, tls, self._timeout)
-        await self._client.open()
+        await self._client.open(retry=False)
         seconds, microseconds = await self._ask("TIME")
         self.now = int(seconds) + int(microseconds) / 1_000_000
         self.schema = int(await self._ask("GET", f"{self._prefix}{{homes}}:schema") or 0)

@@ -30,8 +30,8 @@ from trunkline.errors import (
     Conflict,
     Fenced,
     MisuseError,
+    NotExecuted,
     StoreError,
-    StoreUnavailable,
     StoreUnusable,
     TrunklineError,
 )
@@ -204,7 +204,7 @@ class RedisStore:
 
     def _raise_not_open(self) -> NoReturn:
         if self._closed:
-            raise StoreUnavailable(f"the store {self._address} is closed")
+            raise NotExecuted(f"the store {self._address} is closed")
         raise MisuseError(f"the store {self._address} is not open yet")
 
     def _require_open(self) -> RedisClient:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from trunkline.errors import StoreError, StoreUnavailable, StoreUnusable
+from trunkline.errors import NotExecuted, StoreError, StoreUnavailable, StoreUnusable
 
 __all__ = [
     "APPLICATION_ID",
@@ -238,32 +238,38 @@ def translate_error(error: Exception, path: Path) -> StoreError:
         case sqlite3.SQLITE_NOTADB:
             return StoreUnusable(f"the store {path} is not a database: {error}; {_RESTORE}")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreUnavailable(f"the store {path} is locked by another process for longer than the timeout")
+            return NotExecuted(f"the store {path} is locked by another process for longer than the timeout")
         case sqlite3.SQLITE_FULL:
-            return StoreUnavailable(
+            return NotExecuted(
                 f"the store {path} is full: free space on its disk, or raise max_bytes; it can still be read"
             )
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_READONLY as code:
             return _access_error(code, error, path)
         case sqlite3.SQLITE_IOERR:
-            return StoreUnavailable(
-                f"the store {path} is unavailable: {error}; check its disk: free space, quotas, and the system's log"
-            )
+            advice = "check its disk: free space, quotas, and the system's log"
+            return _io_error(error)(f"the store {path} is unavailable: {error}; {advice}")
         case _:
             return StoreUnavailable(f"the store {path} is unavailable: {error}")
+
+
+def _io_error(error: Exception) -> type[StoreUnavailable]:
+    """Return the class of an input/output error. A transaction is not part of the file if it could not be written; it
+    may be if only its synchronization with the disk failed."""
+    written = getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_WRITE
+    return StoreUnavailable if written else NotExecuted
 
 
 def _access_error(code: int, error: Exception, path: Path) -> StoreError:
     """Return the error for a file that cannot be opened or written, with the reason that the system gives."""
     with contextlib.suppress(OSError, AttributeError):  # the file may be gone; not all systems have statvfs
         if os.statvfs(path).f_flag & os.ST_RDONLY:
-            return StoreUnavailable(
+            return NotExecuted(
                 f"the store {path} cannot be written: its file system is read-only; mount it for writing"
             )
     for at, mode, what in ((path, os.R_OK, "read"), (path, os.W_OK, "write"), (path.parent, os.W_OK, "write to")):
         if not os.access(at, mode):
             refused = f"the store {path} cannot be used: let user {_user()} {what} {at}"
-            return StoreUnavailable(refused) if code == sqlite3.SQLITE_READONLY else StoreUnusable(refused)
+            return NotExecuted(refused) if code == sqlite3.SQLITE_READONLY else StoreUnusable(refused)
     return StoreUnavailable(f"the store {path} is unavailable: {error}")
 
 

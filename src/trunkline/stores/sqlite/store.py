@@ -18,12 +18,12 @@ from typing import Any, Final, Literal
 
 from trunkline.clock import Clock, Timer, WallClock
 from trunkline.config import MIB
-from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavailable, TrunklineError
+from trunkline.errors import ConfigError, MisuseError, NotExecuted, StoreError, TrunklineError
 from trunkline.stores import validation
 from trunkline.stores.bus import Bus
 from trunkline.stores.futures import failed_future
 from trunkline.stores.sqlite import database
-from trunkline.stores.sqlite.writer import AFTER_ALL, LAST_VERSION, Operation, Transaction, Writer
+from trunkline.stores.sqlite.writer import AFTER_ALL, LAST_VERSION, Changes, Operation, Transaction, Writer
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
 from trunkline.stores.unix_bus.bus import UnixBus
 from trunkline.stores.watches import Watchers
@@ -99,7 +99,7 @@ class SqliteStore:
         self._writer = Writer(
             self._path,
             now=self._clock.now,
-            on_written=self._notify_watchers,
+            on_written=self._on_written,
             timeout=self._patience,
             synchronous=self._synchronous,
             max_bytes=self._max_bytes,
@@ -128,7 +128,7 @@ class SqliteStore:
 
     def _not_open_error(self) -> TrunklineError:
         if self._closed:
-            return StoreUnavailable(f"the store {self._path} is closed")
+            return NotExecuted(f"the store {self._path} is closed")
         return MisuseError(f"the store {self._path} is not open yet")
 
     # --- items -------------------------------------------------------------------------------------
@@ -199,6 +199,17 @@ class SqliteStore:
         self._notify_watchers()
         if self._watchers:
             self._schedule_poll()
+
+    def _on_written(self, changes: Changes) -> None:
+        """Notify watchers of a transaction of this process. If no other process has written before it, its changes are
+        all there are, and nothing needs to be read."""
+        if not self._watchers:
+            return
+        if changes.before == self._seen_version:
+            self._seen_version = changes.last
+            self._watchers.notify(changes.keys)
+        else:
+            self._notify_watchers()
 
     def _notify_watchers(self) -> None:
         """Notify watchers of all changes since the last call, of any process."""

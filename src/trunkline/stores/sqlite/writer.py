@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from trunkline.errors import Conflict, StoreError
 from trunkline.stores import validation
@@ -25,6 +25,7 @@ __all__ = [
     "LAST_VERSION",
     "SWEEP_ITEMS",
     "SWEEP_LEASES",
+    "Changes",
     "Operation",
     "Transaction",
     "WriteJob",
@@ -38,16 +39,26 @@ SWEEP_BATCH: Final = 1000  # rows per transaction: other processes write in betw
 LAST_VERSION: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
 """Query of the last version or token: that of the newest change, unless all changes are pruned."""
 
-_PUT: Final = (
-    "INSERT INTO items (key, value, version, expires) VALUES (?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO items (key, value, version, expires)"
+_REPLACE: Final = (
     " ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version, expires = excluded.expires"
 )
-_PUT_NEW: Final = f"{_PUT} WHERE items.expires <= ?"
+_EXPIRED: Final = " WHERE items.expires <= ?"
+_PUT: Final = f"{_INSERT} VALUES (?, ?, ?, ?){_REPLACE}"
+_PUT_NEW: Final = f"{_PUT}{_EXPIRED}"
 _PUT_OVER: Final = (
     "UPDATE items SET value = ?, version = ?, expires = ?"
     " WHERE key = ? AND version = ? AND (expires IS NULL OR expires > ?)"
 )
+# The same in commits with a fence: no row changes if the lease is lost.
+_HELD: Final = "EXISTS (SELECT 1 FROM leases WHERE name = ? AND token = ? AND expires > ?)"
+_FENCED_PUT: Final = f"{_INSERT} SELECT ?, ?, ?, ? WHERE {_HELD}{_REPLACE}"
+_FENCED_PUT_NEW: Final = f"{_FENCED_PUT}{_EXPIRED}"
+_FENCED_PUT_OVER: Final = f"{_PUT_OVER} AND {_HELD}"
 _FIND: Final = "SELECT version FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
+_NEW_LEASE: Final = (
+    "INSERT INTO leases (name, holder, token, expires) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"
+)
 _LEASE: Final = (
     "INSERT INTO leases (name, holder, token, expires) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = excluded.token, expires = excluded.expires"
@@ -67,47 +78,48 @@ class Transaction:
         self._last = self._first
         self._changed: list[str] = []
 
-    def finish(self) -> None:
-        """Record the new versions and the changed keys."""
+    def finish(self) -> "Changes":
+        """Record the new versions and the changed keys, and return them."""
         if self._last > self._first:
             self._execute("INSERT INTO changes VALUES (?, ?)", (self._last, "\n".join(self._changed)))
             if self._last // CHANGE_HISTORY > self._first // CHANGE_HISTORY:
                 self._prune()
+        return Changes(self._first, self._last, self._changed)
 
     def commit(self, writes: tuple[Write, ...], fence: Lease | None, *, release: bool = False) -> int:
         """Apply the writes of one commit, and release its fence if requested; return its version."""
-        if fence is not None:
-            validation.check_lease_held(self._read_lease(fence.name), fence, self._now)
-        self._write_all(writes)
+        self._write_all(writes, fence)
         if fence is not None and release:
             self.release(fence)
         return self._last
 
-    def _write_all(self, writes: tuple[Write, ...]) -> None:
-        """Apply writes under one new version. Raises `Conflict` before anything is written."""
-        if len(writes) == 1 and isinstance(writes[0], Put):
-            self._put(writes[0], self._last + 1)
-        else:
-            for write in writes:
-                if write.version is not None:
-                    validation.check_version(write, self._version_of(write.key))
-            for write in writes:
-                self._write(write, self._last + 1)
-        self._last += 1
+    def _write_all(self, writes: tuple[Write, ...], fence: Lease | None = None) -> None:
+        """Apply writes under one new version. Raises `Fenced` or `Conflict` before anything is written. The statement
+        of the first write also checks the fence and its expected version, so that most commits need no other check."""
+        version, first = self._last + 1, _choose_first(writes, fenced=fence is not None)
+        if fence is not None and first is None:
+            self._check_lease(fence)
+        for write in writes:
+            if write.version is not None and write is not first and write.version != self._version_of(write.key):
+                self._refuse(write, fence)
+        if first is not None:
+            self._execute(*_statement_of(first, version, fence, self._now))
+            if not self._cursor.rowcount:
+                self._refuse(first, fence)
+        for write in writes:
+            if write is not first:
+                self._write(write, version)
+        self._last = version
         self._changed += [write.key for write in writes]
 
-    def _put(self, put: Put, version: int) -> None:
-        """Apply a commit of one Put, the common case: a single statement compares and writes."""
-        key, value, expires = put.key, put.value, put.expires
-        if put.version is None:
-            self._execute(_PUT, (key, value, version, expires))
-            return
-        if put.version == ABSENT:
-            self._execute(_PUT_NEW, (key, value, version, expires, self._now))
-        else:
-            self._execute(_PUT_OVER, (value, version, expires, key, put.version, self._now))
-        if not self._cursor.rowcount:
-            raise Conflict(put.key, put.version, self._version_of(put.key))
+    def _check_lease(self, fence: Lease) -> None:
+        validation.check_lease_held(self._read_lease(fence.name), fence, self._now)
+
+    def _refuse(self, write: Write, fence: Lease | None) -> NoReturn:
+        """Raise the reason why a write has no effect: the lease is lost, or else the key has another version."""
+        if fence is not None:
+            self._check_lease(fence)
+        raise Conflict(write.key, write.version or ABSENT, self._version_of(write.key))
 
     def _write(self, write: Write, version: int) -> None:
         if isinstance(write, Put):
@@ -122,6 +134,13 @@ class Transaction:
     def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
         """Grant a lease and apply its writes, or return the current holder."""
         requested = Lease(name, holder, self._last + 1, self._now + ttl)
+        if self._execute(_NEW_LEASE, (name, holder, requested.token, requested.expires)).rowcount:
+            try:
+                self._write_all(writes)
+            except Conflict:
+                self.release(requested)
+                raise
+            return requested
         granted = validation.decide_lease(self._read_lease(name), requested, self._now, over)
         if isinstance(granted, Lease):
             self._write_all(writes)
@@ -130,7 +149,7 @@ class Transaction:
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend a lease."""
-        validation.check_lease_held(self._read_lease(lease.name), lease, self._now)
+        self._check_lease(lease)
         return self._save_lease(validation.extend_lease(lease, self._now + ttl))
 
     def release(self, lease: Lease) -> None:
@@ -159,7 +178,37 @@ class Transaction:
             self._execute("UPDATE state SET last = ?, pruned = ?", (self._last, oldest))
 
 
+def _choose_first(writes: tuple[Write, ...], *, fenced: bool) -> Put | None:
+    """Return the write whose statement also checks the commit: one with an expected version, or with a fence any.
+    None if there is nothing to check, or only deletions could."""
+    puts = [write for write in writes if isinstance(write, Put)]
+    for put in puts:
+        if put.version is not None:
+            return put
+    return puts[0] if puts and fenced else None
+
+
+def _statement_of(put: Put, version: int, fence: Lease | None, now: float) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement that writes a value if the fence is held and the key has the expected version."""
+    held = () if fence is None else (fence.name, fence.token, now)
+    if put.version is None:
+        return (_PUT if fence is None else _FENCED_PUT), (put.key, put.value, version, put.expires, *held)
+    if put.version == ABSENT:
+        sql = _PUT_NEW if fence is None else _FENCED_PUT_NEW
+        return sql, (put.key, put.value, version, put.expires, *held, now)
+    sql = _PUT_OVER if fence is None else _FENCED_PUT_OVER
+    return sql, (put.value, version, put.expires, put.key, put.version, now, *held)
+
+
 Operation = Callable[[Transaction], Any]
+
+
+class Changes(NamedTuple):
+    """The changes of a transaction."""
+
+    before: int  # last version before it
+    last: int  # last version of it
+    keys: list[str]
 
 
 class WriteJob(NamedTuple):
@@ -181,12 +230,13 @@ class Writer:
         path: Path,
         *,
         now: Callable[[], float],
-        on_written: Callable[[], None],
+        on_written: Callable[[Changes], None],
         timeout: float,
         synchronous: str,
         max_bytes: int | None,
     ) -> None:
-        """`on_written` is called on the loop after each transaction. The file does not grow beyond `max_bytes`."""
+        """`on_written` is called on the loop after each transaction, with its changes. The file does not grow beyond
+        `max_bytes`."""
         self._path = path
         self._now = now
         self._on_written = on_written
@@ -249,7 +299,7 @@ class Writer:
         while going_on:
             jobs, going_on = self._next_batch()
             if jobs:
-                self._deliver(self._execute_batch(connection, jobs))
+                self._execute_batch(connection, jobs)
 
     def _next_batch(self) -> tuple[list[WriteJob], bool]:
         """Wait for jobs; return all queued ones, and whether more may follow."""
@@ -263,27 +313,30 @@ class Writer:
                 return jobs, True
         return jobs, False
 
-    def _execute_batch(self, connection: sqlite3.Connection, jobs: list[WriteJob]) -> list[Outcome]:
-        """Run jobs in one transaction; return the outcome of each."""
+    def _execute_batch(self, connection: sqlite3.Connection, jobs: list[WriteJob]) -> None:
+        """Run jobs in one transaction, and deliver the outcome of each."""
         try:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection, self._now())
             outcomes = [(job.future, _run_operation(job.operation, transaction)) for job in jobs]
-            transaction.finish()
+            changes = transaction.finish()
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - raised through the future
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if len(jobs) > 1 and database.is_full(error):  # small writes, such as renewals of leases, may still fit
-                return [outcome for job in jobs for outcome in self._execute_batch(connection, [job])]
-            return [(job.future, database.translate_error(error, self._path)) for job in jobs]
-        return outcomes
+                for job in jobs:
+                    self._execute_batch(connection, [job])
+            else:
+                self._deliver([(job.future, database.translate_error(error, self._path)) for job in jobs])
+        else:
+            self._deliver(outcomes, changes)
 
-    def _deliver(self, outcomes: list[Outcome]) -> None:
+    def _deliver(self, outcomes: list[Outcome], changes: Changes | None = None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and all waiters with it
-            self._loop.call_soon_threadsafe(self._settle, outcomes)
+            self._loop.call_soon_threadsafe(self._settle, outcomes, changes)
 
-    def _settle(self, outcomes: list[Outcome]) -> None:
+    def _settle(self, outcomes: list[Outcome], changes: Changes | None) -> None:
         for future, outcome in outcomes:
             if future.done():  # the waiter was cancelled
                 continue
@@ -291,7 +344,8 @@ class Writer:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
-        self._on_written()
+        if changes is not None:
+            self._on_written(changes)
 
 
 def _run_operation(operation: Operation, transaction: Transaction) -> Any:

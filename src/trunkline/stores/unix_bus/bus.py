@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
+from trunkline.private_folder import make_private_folder
 from trunkline.stores import validation
 from trunkline.stores.bus import MAX_NAME_CHARACTERS, BusListener, is_process_name
 from trunkline.stores.bus_listener import GuardedListener
@@ -42,6 +43,7 @@ _UNREADY_MAX_AGE: Final = 60.0  # seconds, then such a socket is removed
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not TMPDIR: all processes must use the same folder
 _ID: Final = 8  # characters of the identity: enough to differ from that of a deleted file
 _BACKLOG: Final = 1024
+_ACCEPT_RETRY_INTERVAL: Final = 0.5  # seconds to wait when this process has too many open files
 PEER_TIMEOUT: Final = 2.0  # seconds to wait for silent peers when joining, and for slow readers when leaving
 LOSS_REPORT_INTERVAL: Final = 0.2  # seconds between reports that an existing peer is unreachable
 _ATTEMPTS: Final = 10
@@ -68,11 +70,12 @@ class UnixBus:
         self._listener = GuardedListener()
         self._closed = False
         self._socket_paths: list[Path] = []  # of this process's socket
-        self._server: asyncio.AbstractServer | None = None
+        self._socket: socket.socket | None = None  # while it listens
+        self._accept_timer: asyncio.TimerHandle | None = None  # while this process has too many open files
         self._peers: dict[str, OutgoingLink | None] = {}  # None: not connected at the moment
         self._incoming: dict[str, IncomingLink] = {}
         self._links: set[IncomingLink | OutgoingLink] = set()  # open connections
-        self._dial_tasks: set[asyncio.Task[None]] = set()
+        self._attach_tasks: set[asyncio.Task[None]] = set()
         self._unannounced_losses: set[str] = (
             set()
         )  # peers that were reported as lost since the last hello, and may not know it
@@ -91,7 +94,7 @@ class UnixBus:
         self._folder, self._signer = socket_folder(self._file, identity), FrameSigner(identity, name)
         self._listener.open(ears)
         try:
-            await self._listen()
+            self._listen()
             await self._dial_peers()
         except BaseException as error:
             await self.close()
@@ -99,17 +102,19 @@ class UnixBus:
                 raise StoreUnavailable(f"no bus at {self._folder}: {error.strerror or error}") from error
             raise
 
-    async def _listen(self) -> None:
+    def _listen(self) -> None:
         hidden, path = self._folder / f"{_UNREADY_PREFIX}{self._name}", self._folder / self._name
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _bind(bound, hidden)
             self._socket_paths = [hidden, path]
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(self._accept, sock=bound, backlog=_BACKLOG)
+            bound.listen(_BACKLOG)
+            bound.setblocking(False)
         except BaseException:
             bound.close()
             raise
+        self._socket = bound
+        self._accept_from(bound)
         hidden.rename(path)
 
     async def _dial_peers(self) -> None:
@@ -132,10 +137,9 @@ class UnixBus:
         self._listener.close()
         for path in self._socket_paths:
             path.unlink(missing_ok=True)
-        if self._server is not None:
-            self._server.close()
-        if self._dial_tasks:
-            await asyncio.wait(self._dial_tasks)
+        self._stop_accepting()
+        if self._attach_tasks:
+            await asyncio.wait(self._attach_tasks)
         self._flush()
         await self._close_links()
         if self._socket_paths:
@@ -143,7 +147,7 @@ class UnixBus:
                 self._folder.rmdir()
 
     async def _close_links(self) -> None:
-        await asyncio.sleep(0)  # lets accepted connections register; uvloop closes in the next iteration
+        await asyncio.sleep(0)  # uvloop closes in the next iteration
         for link in [*self._links]:
             link.close()
         for _ in range(2):
@@ -220,15 +224,18 @@ class UnixBus:
         except OSError:  # its backlog is full, or this process has too many open files
             link.fail_later(LOSS_REPORT_INTERVAL)
         else:
-            task = asyncio.get_running_loop().create_task(self._attach(link, connection))
-            self._dial_tasks.add(task)
-            task.add_done_callback(self._dial_tasks.discard)
+            self._attach_soon(link, connection)
         self._peers[name] = link
         self._links.add(link)
         return link
 
+    def _attach_soon(self, link: IncomingLink | OutgoingLink, connection: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._attach(link, connection))
+        self._attach_tasks.add(task)
+        task.add_done_callback(self._attach_tasks.discard)
+
     @staticmethod
-    async def _attach(link: OutgoingLink, connection: socket.socket) -> None:
+    async def _attach(link: IncomingLink | OutgoingLink, connection: socket.socket) -> None:
         try:
             # Not create_unix_connection: when the first write fails, uvloop closes the descriptor without telling the
             # socket object, which closes the number again later, whatever it stands for by then.
@@ -247,15 +254,39 @@ class UnixBus:
         if not self._closed and link.welcomed and self._peers.get(link.to, link) is None:
             self._dial(link.to)
 
-    def _accept(self) -> IncomingLink:
-        link = IncomingLink(
-            verify=self._verify,
-            on_hello=self._hello_received,
-            on_message=self._listener.heard,
-            on_lost=self._incoming_lost,
-        )
-        self._links.add(link)
-        return link
+    # A server of asyncio leaks the connections that it is accepting when it closes.
+
+    def _accept_from(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept the connections that are waiting."""
+        for _ in range(_BACKLOG):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # too many open files
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                self._accept_timer = loop.call_later(_ACCEPT_RETRY_INTERVAL, self._accept_from, listening)
+                return
+            connection.setblocking(False)
+            link = IncomingLink(
+                verify=self._verify,
+                on_hello=self._hello_received,
+                on_message=self._listener.heard,
+                on_lost=self._incoming_lost,
+            )
+            self._links.add(link)
+            self._attach_soon(link, connection)
+
+    def _stop_accepting(self) -> None:
+        if self._accept_timer is not None:
+            self._accept_timer.cancel()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
 
     def _verify(self, sender: str, data: bytes) -> Frame | None:
         """Return a valid frame of an existing or a new connection, or None if it is dropped."""
@@ -298,21 +329,13 @@ class UnixBus:
 def _bind(unbound: socket.socket, path: Path) -> None:
     """Bind a socket to a path in the private folder."""
     for _ in range(_ATTEMPTS):
-        _make_folder(path.parent)
+        if not make_private_folder(path.parent):
+            raise StoreUnusable(f"{path.parent} is not a private folder (mode 0700) of this user; remove it")
         with contextlib.suppress(FileNotFoundError):  # the last process to leave has removed the folder
             unbound.bind(str(path))
             path.chmod(0o600)
             return
     raise StoreUnavailable(f"no bus at {path.parent}: another process keeps removing the folder")
-
-
-def _make_folder(folder: Path) -> None:
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(0o700)
-    with contextlib.suppress(FileNotFoundError):
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise StoreUnusable(f"{folder} is not a private folder (mode 0700) of this user; remove it")
 
 
 def _list_peers(folder: Path) -> list[str]:
