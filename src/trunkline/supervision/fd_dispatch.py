@@ -20,7 +20,7 @@ __all__ = ["ConnectionDispatcher"]
 
 
 class ConnectionDispatcher:
-    """Accepts connections and dispatches each to the next worker."""
+    """Accepts connections and dispatches each to the worker with the fewest."""
 
     def __init__(
         self,
@@ -31,9 +31,12 @@ class ConnectionDispatcher:
         *,
         reserve: DescriptorReserve,
         report: Callable[[str], None],
+        on_lost: Callable[[int, str], None] = lambda _number, _why: None,
     ) -> None:
-        """`channels` lead to the running workers, by number. `reserve` stays free, for new workers."""
-        self._listeners = list(listeners)
+        """`channels` lead to the running workers, by number. `reserve` stays free, for new workers. `on_lost` is called
+        with the number of a listener that no longer listens, and the reason."""
+        self._listeners = dict(enumerate(listeners))
+        self._on_lost = on_lost
         self._table = table
         self._channels = channels
         self._selector = selector
@@ -59,15 +62,22 @@ class ConnectionDispatcher:
         if enabled is self._watching or self._closed:
             return
         self._watching = enabled
-        for listener in self._listeners:
+        for number, listener in self._listeners.items():
             if enabled:
-                self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+                self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, number))
             else:
                 self._selector.unregister(listener)
 
-    def _accept(self, listener: socket.socket) -> None:
-        if not self._can_dispatch:
+    def add_listener(self, number: int, listener: socket.socket) -> None:
+        """Accept connections from a listener that was opened again."""
+        self._listeners[number] = listener
+        if self._watching:
+            self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, number))
+
+    def _accept(self, number: int) -> None:
+        if not self._can_dispatch or number not in self._listeners:
             return
+        listener = self._listeners[number]
         try:
             for connection in accept_pending(listener, self._reserve):
                 ticket = next(self._tickets)
@@ -80,8 +90,9 @@ class ConnectionDispatcher:
         except ListenerClosed as error:
             self._report(f"supervisor: {error}")
             self._selector.unregister(listener)
-            self._listeners.remove(listener)
+            del self._listeners[number]
             listener.close()
+            self._on_lost(number, str(error))
 
     @property
     def _can_dispatch(self) -> bool:
@@ -108,25 +119,28 @@ class ConnectionDispatcher:
                 return
             passed.append(number)
 
-    def acknowledge(self, number: int, ticket: int, *, accepted: bool) -> None:
-        """Process a worker's acknowledgement or refusal. Ignore one from a worker to which the connection is not
-        assigned any more."""
-        if self._table.assigned_worker(ticket) != number:
-            return
-        self._table.release_ticket(ticket)
-        if accepted:
+    def complete(self, number: int, ticket: int, connections: int) -> None:
+        """Close our copy of a connection that a worker has accepted, which now has that many connections. Ignore a
+        worker to which the connection is not assigned any more."""
+        if self._table.assigned_worker(ticket) == number:
+            self._table.mark_accepted(ticket, connections)
             self._connections.pop(ticket).close()
-        else:
+
+    def redispatch(self, number: int, ticket: int) -> None:
+        """Dispatch a connection that a worker has declined to another one. Ignore a worker to which the connection is
+        not assigned any more."""
+        if self._table.assigned_worker(ticket) == number:
+            self._table.release_ticket(ticket)
             self._dispatch(ticket)
 
     def close(self) -> None:
         """Accept no more connections."""
         self._watch(enabled=False)
         self._closed = True
-        for listener in self._listeners:
+        for listener in self._listeners.values():
             listener.close()
 
     def close_all(self) -> None:
         """Close all sockets, as a forked worker does."""
-        for open_socket in (*self._listeners, *self._connections.values()):
+        for open_socket in (*self._listeners.values(), *self._connections.values()):
             open_socket.close()

@@ -1,9 +1,10 @@
 """Messages between the supervisor and a worker, over a socket pair.
 
 A frame is a length, a one-byte kind and a body. To a worker: `C`, a connection as a file descriptor, with its ticket
-and the time of dispatch; `T`, the states of all workers; `E`, the request to shut down; `R`, the
-request to load certificate files again. From a worker: `B`, its state;
-`K`, it has accepted a connection; `N`, it has declined one.
+and the time of dispatch; `T`, the states of all workers; `E`, the request to shut down; `R`, the request to load
+certificate files again; `L`, the request to load the program's code again. From a worker: `B`, its state and the number
+of its open connections; `K`, it has accepted a connection, and the number of its open connections; `N`, it has declined
+one.
 """
 
 import array
@@ -16,6 +17,7 @@ from typing import Final
 
 __all__ = [
     "ACCEPTED",
+    "CODE",
     "CONNECTION",
     "DECLINED",
     "RELOAD",
@@ -23,7 +25,11 @@ __all__ = [
     "STATE",
     "TABLE",
     "IpcChannel",
+    "decode_acceptance",
+    "decode_state",
     "decode_ticket",
+    "encode_acceptance",
+    "encode_state",
     "encode_ticket",
 ]
 
@@ -31,12 +37,14 @@ CONNECTION: Final = b"C"
 TABLE: Final = b"T"
 SHUTDOWN: Final = b"E"
 RELOAD: Final = b"R"
+CODE: Final = b"L"
 STATE: Final = b"B"
 ACCEPTED: Final = b"K"
 DECLINED: Final = b"N"
 
 _LENGTH: Final = struct.Struct("!I")
 _TICKET: Final = struct.Struct("!Qd")
+_ACCEPTANCE: Final = struct.Struct("!QI")
 _READ_SIZE: Final = 64 * 1024
 _MAX_DESCRIPTORS: Final = 16  # per read
 _CLOEXEC_FLAG: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # set atomically where the platform supports it
@@ -53,6 +61,27 @@ def encode_ticket(ticket: int, at: float = 0.0) -> bytes:
 def decode_ticket(body: bytes) -> tuple[int, float]:
     """Decode a ticket and the time of its dispatch."""
     return _TICKET.unpack(body)
+
+
+def encode_acceptance(ticket: int, connections: int) -> bytes:
+    """Encode the ticket of an accepted connection, and the number of open connections including it."""
+    return _ACCEPTANCE.pack(ticket, connections)
+
+
+def decode_acceptance(body: bytes) -> tuple[int, int]:
+    """Decode the ticket of an accepted connection, and the number of open connections including it."""
+    return _ACCEPTANCE.unpack(body)
+
+
+def encode_state(state: str, connections: int) -> bytes:
+    """Encode the state of a worker and the number of its open connections."""
+    return f"{state} {connections}".encode()
+
+
+def decode_state(body: bytes) -> tuple[str, int]:
+    """Decode the state of a worker and the number of its open connections."""
+    state, connections = body.decode().split()
+    return state, int(connections)
 
 
 class IpcChannel:

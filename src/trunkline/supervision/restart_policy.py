@@ -2,7 +2,8 @@
 arguments.
 
 The first attempt after a loss follows at once. Each failed attempt doubles the delay, up to a limit. Losses are counted
-as well: more than `intensity` losses within `period` seconds end the retries.
+as well: more than `intensity` losses within `period` seconds end the retries. Clients, sessions and all supervisors
+(`child_table.py`) use this policy.
 """
 
 from msgspec import Struct
@@ -15,9 +16,9 @@ __all__ = [
     "History",
     "RestartPolicy",
     "RetryAfter",
+    "after_exit",
     "after_failure",
     "after_loss",
-    "after_worker_exit",
 ]
 
 
@@ -30,10 +31,11 @@ class RestartPolicy(Struct, frozen=True):
     jitter: float = 0.0  # largest random addition, as a fraction of the delay
     intensity: int = 5  # restarts within a period
     period: float = 60.0
+    pause: float | None = 300.0  # seconds until a degraded child is tried again; None: only by hand
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "RestartPolicy":
-        """Return the policy that the settings describe."""
+        """Return the policy of a client's connection."""
         return cls(
             max_retries=settings.max_retries if settings.auto_reconnect else 0,
             first_delay=settings.backoff_first,
@@ -41,6 +43,18 @@ class RestartPolicy(Struct, frozen=True):
             jitter=settings.backoff_jitter,
             intensity=settings.restart_intensity,
             period=settings.restart_period,
+        )
+
+    @classmethod
+    def for_children(cls, settings: Settings) -> "RestartPolicy":
+        """Return the policy of the children of a server: its listeners and workers."""
+        return cls(
+            first_delay=settings.backoff_first,
+            max_delay=settings.backoff_longest,
+            jitter=settings.backoff_jitter,
+            intensity=settings.restart_intensity,
+            period=settings.restart_period,
+            pause=settings.restart_pause,
         )
 
 
@@ -93,17 +107,12 @@ def after_failure(history: History, policy: RestartPolicy, chance: float = 0.0) 
     return history, RetryAfter(wait * (1 + policy.jitter * chance))
 
 
-def after_worker_exit(
-    history: History, policy: RestartPolicy, now: float, *, served: bool, clean: bool
+def after_exit(
+    history: History, policy: RestartPolicy, now: float, *, started: bool, chance: float = 0.0
 ) -> tuple[History, Decision]:
-    """Decide after a worker has exited.
-
-    A worker that has served is restarted at once, and a clean exit does not count as a loss. A worker that never served
-    counts as a loss and a failed attempt.
-    """
-    if served and clean:
-        return history, RetryAfter(0.0)
+    """Decide after a child has ended that has to be restarted. One that has `started` is restarted at once; one that
+    never did counts as a loss and a failed attempt."""
     after, decision = after_loss(history, policy, now)
-    if served or isinstance(decision, GiveUp):
+    if started or isinstance(decision, GiveUp):
         return after, decision
-    return after_failure(History(after.losses, history.attempts), policy)
+    return after_failure(History(after.losses, history.attempts), policy, chance)

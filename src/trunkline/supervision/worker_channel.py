@@ -16,6 +16,7 @@ from typing import Any, Final
 from trunkline.fdlimit import DescriptorReserve, LogThrottle
 from trunkline.supervision.ipc import (
     ACCEPTED,
+    CODE,
     CONNECTION,
     DECLINED,
     RELOAD,
@@ -24,6 +25,8 @@ from trunkline.supervision.ipc import (
     TABLE,
     IpcChannel,
     decode_ticket,
+    encode_acceptance,
+    encode_state,
     encode_ticket,
 )
 from trunkline.supervision.worker_table import ACCEPTING_STATES, FULL, HEARTBEAT_INTERVAL, STALE_AFTER, STARTING
@@ -49,8 +52,10 @@ class WorkerChannel:
         self._worker_state = state
         self._started = False
         self._on_connection: Callable[[socket.socket], None] | None = None
+        self._count_open: Callable[[], int] = lambda: 0
         self._on_shutdown: Callable[[], Any] = lambda: None
         self._on_reload: Callable[[], Any] = lambda: None
+        self._on_code: Callable[[], Any] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
 
@@ -59,12 +64,18 @@ class WorkerChannel:
         """Whether the supervisor has died."""
         return self._ipc.closed_by_peer
 
-    def open(self, on_shutdown: Callable[[], Any], on_reload: Callable[[], Any] = lambda: None) -> None:
+    def open(
+        self,
+        on_shutdown: Callable[[], Any],
+        on_reload: Callable[[], Any] = lambda: None,
+        on_code: Callable[[], Any] = lambda: None,
+    ) -> None:
         """Start receiving, on the running loop. `on_shutdown` is called when the worker has to shut down, `on_reload`
-        when it has to load its certificate files again."""
+        when it has to load its certificate files again, `on_code` when the program's code has changed."""
         self._loop = asyncio.get_running_loop()
         self._on_shutdown = on_shutdown
         self._on_reload = on_reload
+        self._on_code = on_code
         self._loop.add_reader(self._ipc.socket, self._on_message)
         self._send_heartbeat()
 
@@ -80,9 +91,9 @@ class WorkerChannel:
         table = self._table
         return (*table[: self.number], self._state(), *table[self.number + 1 :])
 
-    def start(self, on_connection: Callable[[socket.socket], None]) -> None:
-        """Accept connections from now on."""
-        self._on_connection, self._started = on_connection, True
+    def start(self, on_connection: Callable[[socket.socket], None], count_open: Callable[[], int], /) -> None:
+        """Accept connections from now on. `count_open` returns how many are open, which the supervisor balances."""
+        self._on_connection, self._count_open, self._started = on_connection, count_open, True
         self._send_state()
 
     def stop(self) -> None:
@@ -107,7 +118,7 @@ class WorkerChannel:
         self._full = self._full and not self._reserve.has_room()
         self._ipc.flush()
         if self._ipc.flushed:  # otherwise an earlier heartbeat is still unsent
-            self._ipc.send(STATE, self._state().encode())
+            self._ipc.send(STATE, encode_state(self._state(), self._count_open()))
 
     def _on_message(self) -> None:
         for kind, body in self._ipc.receive():
@@ -119,6 +130,8 @@ class WorkerChannel:
                 self._on_shutdown()
             elif kind == RELOAD:
                 self._on_reload()
+            elif kind == CODE:
+                self._on_code()
         if self._ipc.closed_by_peer:
             self.close()
             self._on_shutdown()
@@ -138,7 +151,7 @@ class WorkerChannel:
             connection.close()
             self._decline(ticket)
         else:
-            self._ipc.send(ACCEPTED, encode_ticket(ticket))
+            self._ipc.send(ACCEPTED, encode_acceptance(ticket, self._count_open() + 1))
             on_connection(connection)
 
     def _mark_full(self) -> None:

@@ -1,10 +1,14 @@
 """Table of workers: their states, the connections dispatched to them, and the choice of the next worker. Pure; time is
 an argument.
 
-Workers take turns. A worker is eligible if its last heartbeat is less than a second old. A dispatched connection
-belongs to the worker once it has acknowledged it. Without an acknowledgement within a second, the worker must decline
-it and the supervisor dispatches it to another one. Both processes use the same clock, so a connection never has two
-owners.
+The next connection goes to the eligible worker with the fewest; workers with equally many take turns. Turns alone would
+not keep them even: clients stay connected for different times, and the probes of a load balancer use up turns. A worker
+reports how many are open with each heartbeat and each connection that it accepts, so a closed connection counts for a
+quarter of a second at most.
+
+A worker is eligible if its last heartbeat is less than a second old. A dispatched connection belongs to the worker once
+it has acknowledged it. Without an acknowledgement within a second, the worker must decline it and the supervisor
+dispatches it to another one. Both processes use the same clock, so a connection never has two owners.
 """
 
 from collections.abc import Sequence
@@ -39,6 +43,8 @@ class _Worker(Struct):
     state: str = GONE
     last_heartbeat: float = 0.0  # time of the last heartbeat
     served: bool = False  # it has been ready once
+    open: int = 0  # connections that it has accepted, as of its last report
+    in_flight: int = 0  # connections dispatched and not acknowledged
 
 
 class WorkerTable:
@@ -55,13 +61,13 @@ class WorkerTable:
         """Record that a worker has started."""
         self._workers[number] = _Worker(STARTING, now)
 
-    def record_heartbeat(self, number: int, now: float, state: str | None = None) -> None:
-        """Record a heartbeat, and the state if there is one."""
+    def record_heartbeat(self, number: int, now: float, state: str, connections: int) -> None:
+        """Record a heartbeat with the state and the number of open connections."""
         worker = self._workers[number]
         worker.last_heartbeat = now
-        if state is not None:
-            worker.state = state
-            worker.served = worker.served or state in ACCEPTING_STATES
+        worker.state = state
+        worker.served = worker.served or state in ACCEPTING_STATES
+        worker.open = connections
 
     def mark_gone(self, number: int) -> list[int]:
         """Record that a worker has ended; return the tickets that it has not acknowledged."""
@@ -95,23 +101,34 @@ class WorkerTable:
     # --- dispatch ----------------------------------------------------------------------------------
 
     def next_worker(self, now: float, skipped: Sequence[int] = ()) -> int | None:
-        """Return the next eligible worker after the last one chosen, except those in `skipped`; None if there is
-        none."""
-        in_flight = [worker_number for worker_number, _ in self._dispatched.values()]
+        """Return the eligible worker with the fewest connections, except those in `skipped`; None if there is none.
+        Of several it is the next one after the last one chosen."""
+        count = len(self._workers)
+        turns = [(self._last_chosen + step) % count for step in range(1, count + 1)]
         for state in ACCEPTING_STATES:
-            for step in range(1, len(self._workers) + 1):
-                number = (self._last_chosen + step) % len(self._workers)
-                worker = self._workers[number]
-                if worker.state != state or number in skipped or self._is_silent(worker, now):
-                    continue
-                if in_flight.count(number) < _MAX_IN_FLIGHT:
-                    return number
+            eligible = [number for number in turns if number not in skipped and self._is_eligible(number, state, now)]
+            if eligible:
+                return min(eligible, key=self._connections)
         return None
+
+    def _is_eligible(self, number: int, state: str, now: float) -> bool:
+        worker = self._workers[number]
+        return worker.state == state and worker.in_flight < _MAX_IN_FLIGHT and not self._is_silent(worker, now)
+
+    def _connections(self, number: int) -> int:
+        worker = self._workers[number]
+        return worker.open + worker.in_flight
 
     def mark_dispatched(self, ticket: int, number: int, now: float) -> None:
         """Record the dispatch of a connection."""
         self._dispatched[ticket] = (number, now)
+        self._workers[number].in_flight += 1
         self._last_chosen = number
+
+    def mark_accepted(self, ticket: int, connections: int) -> None:
+        """Record that its worker has acknowledged a ticket, and now has that many connections."""
+        self._workers[self._dispatched[ticket][0]].open = connections
+        self.release_ticket(ticket)
 
     def assigned_worker(self, ticket: int) -> int | None:
         """Return the worker that has not acknowledged a ticket yet; None if there is none."""
@@ -120,7 +137,8 @@ class WorkerTable:
 
     def release_ticket(self, ticket: int) -> None:
         """Forget a ticket that was acknowledged, declined or abandoned."""
-        self._dispatched.pop(ticket, None)
+        number, _ = self._dispatched.pop(ticket)
+        self._workers[number].in_flight -= 1
 
     def overdue_tickets(self, now: float) -> list[int]:
         """Return the tickets whose acknowledgement is overdue."""

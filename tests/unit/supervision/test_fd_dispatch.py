@@ -22,7 +22,7 @@ def test_shut_down_listener_is_dropped_and_others_stay(family: int, tmp_path: Pa
         place.setblocking(False)
     rota = WorkerTable(1)
     rota.mark_started(0, now)
-    rota.record_heartbeat(0, now + 3600, "ready")  # it is never late
+    rota.record_heartbeat(0, now + 3600, "ready", 0)  # it is never late
     with selectors.DefaultSelector() as selector:
         handing = ConnectionDispatcher(places, rota, {}, selector, reserve=DescriptorReserve(0), report=said.append)
         handing.update(now)

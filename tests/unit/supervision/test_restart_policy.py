@@ -49,7 +49,6 @@ def test_success_resets_the_attempts() -> None:
     assert history.succeeded() == History((1.0,), 0)
 
 
-@pytest.mark.row("U06")
 def test_losses_beyond_the_intensity_give_up() -> None:
     history = History()
     for second in range(5):
@@ -59,7 +58,6 @@ def test_losses_beyond_the_intensity_give_up() -> None:
     assert decision == GiveUp("it was lost 6 times within 60 s; the limit is 5", degraded=True)
 
 
-@pytest.mark.row("U06")
 def test_losses_before_the_period_are_forgotten() -> None:
     history = History((0.0, 1.0, 2.0, 3.0, 4.0))
     history, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), 60.0)
@@ -79,28 +77,25 @@ def test_policy_is_built_from_settings() -> None:
     assert RestartPolicy.from_settings(settings) == RestartPolicy(3, 2.0, 9.0, 0, 7, 8.0)
 
 
-def test_served_worker_is_replaced_at_once() -> None:
-    assert restart_policy.after_worker_exit(History(), RestartPolicy(intensity=0), 1.0, served=True, clean=True) == (
-        History(),
-        RetryAfter(0.0),
-    )
-    history, decision = restart_policy.after_worker_exit(
-        History(), RestartPolicy(intensity=1), 1.0, served=True, clean=False
-    )
+def test_started_child_is_replaced_at_once() -> None:
+    policy = RestartPolicy(intensity=1)
+    history, decision = restart_policy.after_exit(History(), policy, 1.0, started=True)
     assert (history.losses, decision) == ((1.0,), RetryAfter(0.0))
-    _, decision = restart_policy.after_worker_exit(history, RestartPolicy(intensity=1), 2.0, served=True, clean=False)
-    assert isinstance(decision, GiveUp)
+    assert isinstance(restart_policy.after_exit(history, policy, 2.0, started=True)[1], GiveUp)
 
 
-def test_worker_that_never_served_backs_off_then_gives_up() -> None:
+def test_child_that_never_started_backs_off_then_gives_up() -> None:
     history, decisions = History(), []
     for now in range(4):
-        history, decision = restart_policy.after_worker_exit(
-            history, RestartPolicy(intensity=3), now, served=False, clean=now == 0
-        )
+        history, decision = restart_policy.after_exit(history, RestartPolicy(intensity=3), now, started=False)
         decisions.append(decision)
     assert decisions[:3] == [RetryAfter(1.0), RetryAfter(2.0), RetryAfter(4.0)]
     assert isinstance(decisions[3], GiveUp)
-    assert restart_policy.after_worker_exit(history.succeeded(), RestartPolicy(), 90.0, served=False, clean=False)[
-        1
-    ] == RetryAfter(1.0)
+    again = restart_policy.after_exit(history.succeeded(), RestartPolicy(), 90.0, started=False)[1]
+    assert again == RetryAfter(1.0)
+
+
+def test_policy_of_children_ignores_the_retries_of_clients() -> None:
+    settings = Settings(max_retries=3, restart_intensity=2, restart_pause=None)
+    policy = RestartPolicy.for_children(settings)
+    assert (policy.max_retries, policy.intensity, policy.pause) == (None, 2, None)

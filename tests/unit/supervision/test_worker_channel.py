@@ -20,6 +20,8 @@ from trunkline.supervision.ipc import (
     STATE,
     TABLE,
     IpcChannel,
+    decode_acceptance,
+    decode_state,
     decode_ticket,
     encode_ticket,
 )
@@ -36,7 +38,9 @@ class ChannelEnds:
         self.state = "ready"
         self.post = WorkerChannel(1, theirs, lambda: self.state, DescriptorReserve(64))
         self.taken: list[socket.socket] = []
+        self.count_open = lambda: len(self.taken)
         self.told = asyncio.Event()
+        self.last_count = 0
         self._frames: list[tuple[bytes, Any]] = []
 
     def hand(self, ticket: int, at: float) -> None:
@@ -53,7 +57,10 @@ class ChannelEnds:
                 for position, (said, body) in enumerate(self._frames):
                     if said == kind:
                         del self._frames[: position + 1]
-                        return body.decode() if kind == STATE else decode_ticket(body)[0]
+                        if kind == STATE:
+                            state, self.last_count = decode_state(body)
+                            return state
+                        return (decode_acceptance if kind == ACCEPTED else decode_ticket)(body)[0]
                 await asyncio.sleep(0.005)
 
 
@@ -73,14 +80,23 @@ async def test_worker_is_starting_until_it_accepts_connections(ends: ChannelEnds
     assert await ends.hears(STATE) == "starting"
     ends.hand(1, time.monotonic())
     assert await ends.hears(DECLINED) == 1
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     ends.hand(2, time.monotonic())
     assert await ends.hears(ACCEPTED) == 2
     assert len(ends.taken) == 1
 
 
+async def test_heartbeat_counts_open_connections(ends: ChannelEnds) -> None:
+    ends.post.start(ends.taken.append, ends.count_open)
+    for ticket in range(3):
+        ends.hand(ticket, time.monotonic())
+    async with asyncio.timeout(PATIENCE):
+        while ends.last_count != 3:
+            await ends.hears(STATE)
+
+
 async def test_full_worker_declines_until_descriptors_are_free(ends: ChannelEnds) -> None:
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     assert await ends.hears(STATE) == "starting"
     ends.hand(1, time.monotonic())
     with no_descriptor_left():
@@ -99,7 +115,7 @@ async def test_full_worker_declines_until_descriptors_are_free(ends: ChannelEnds
 async def test_connection_in_the_reserve_is_declined_and_closed(
     ends: ChannelEnds,
 ) -> None:
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     for ticket in range(1, 4):
         ends.hand(ticket, time.monotonic())
     before = os.listdir("/proc/self/fd")
@@ -112,7 +128,7 @@ async def test_connection_in_the_reserve_is_declined_and_closed(
 
 
 async def test_full_worker_reports_draining(ends: ChannelEnds) -> None:
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     ends.hand(1, time.monotonic())
     with no_descriptor_left():
         ends.post._on_message()
@@ -121,14 +137,14 @@ async def test_full_worker_reports_draining(ends: ChannelEnds) -> None:
 
 
 async def test_stale_connection_is_declined(ends: ChannelEnds) -> None:
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     ends.hand(1, time.monotonic() - STALE_AFTER)
     assert await ends.hears(DECLINED) == 1
     assert ends.taken == []
 
 
 async def test_stopping_worker_reports_state_before_declining(ends: ChannelEnds) -> None:
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     assert await ends.hears(STATE) == "starting"
     assert await ends.hears(STATE) == "ready"
     ends.state = "draining"
@@ -139,7 +155,7 @@ async def test_stopping_worker_reports_state_before_declining(ends: ChannelEnds)
 
 
 async def test_worker_states_include_its_own_current_state(ends: ChannelEnds) -> None:
-    ends.post.start(ends.taken.append)
+    ends.post.start(ends.taken.append, ends.count_open)
     ends.line.send(TABLE, b"ready starting gone")
     async with asyncio.timeout(PATIENCE):
         while ends.post.worker_states() != ("ready", "ready", "gone"):
