@@ -15,7 +15,9 @@ from msgspec import Struct
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
 if TYPE_CHECKING:
+    from trunkline.protocol.envelope import Envelope
     from trunkline.protocol.headers import MirroredArgument, RoutingHeaders
+    from trunkline.protocol.profiles import Profile
 
 __all__ = [
     "Accept",
@@ -30,6 +32,7 @@ __all__ = [
     "MirrorLookup",
     "MirroringChannel",
     "Oversized",
+    "ProfiledReceiver",
     "Receiver",
     "ReleasableConnector",
     "RequestHead",
@@ -50,6 +53,7 @@ class ChannelInfo(Struct, frozen=True):
     session: str | None = None  # the id under which a peer resumes, perhaps at another process
     sole_peer: bool = False  # the process serves this peer only, and ends with the channel
     stateless: bool = False  # carries independent requests of unrelated peers
+    session_id: str | None = None  # the id of the session on the wire, whether it can be resumed or not; a secret
     handshake_only: bool = False  # the transport has told the eras apart, and carries the handshake era here
 
 
@@ -98,6 +102,7 @@ class MessageOrigin(Struct, frozen=True):
     original_id: RequestId | None = None  # the peer's request id, if the transport assigned another one
     request: RequestHead | None = None  # the HTTP request that carried the messages; a WebSocket's is its handshake
     routing_headers: "RoutingHeaders | None" = None  # of a modern request over HTTP, to be compared with it
+    envelope: "Envelope | None" = None  # of a modern request over HTTP that is known to agree with its headers
 
 
 class ChannelClosed(Struct, frozen=True):
@@ -142,8 +147,9 @@ class Channel(Protocol):
     @property
     def info(self) -> ChannelInfo: ...
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
-        """Queue a message or a batch without waiting; do nothing after the channel has closed.
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:
+        """Queue a message or a batch without waiting; do nothing after the channel has closed. Return the size of the
+        message as JSON in bytes, for observers; None if it is unknown or was not sent.
 
         `about` is the id of the related request: HTTP chooses the stream by it, other transports ignore it. Raise
         TypeError for a message that cannot be encoded as JSON, and `Oversized` for one above the transport's limit;
@@ -211,6 +217,16 @@ class Receiver(Protocol):
         ...
 
 
+@runtime_checkable
+class ProfiledReceiver(Protocol):
+    """Receiver that knows the compatibility profile of its session, for errors that the transport sends itself."""
+
+    @property
+    def profile(self) -> "Profile | None":
+        """The profile; None without one, and before the handshake."""
+        ...
+
+
 Accept = Callable[[Channel], Receiver]
 """Accepts a new channel and returns its receiver."""
 
@@ -268,6 +284,15 @@ class Listener(Protocol):
 
     async def close(self) -> None:
         """Accept no more peers. Open connections stay open."""
+        ...
+
+    async def wait_lost(self) -> None:
+        """Return when the listener was closed; raise `TransportError` when one of its sockets no longer listens."""
+        ...
+
+    def reopen(self) -> None:
+        """Open the sockets that no longer listen again, at the same address; do nothing if all listen. Open connections
+        and sessions are not affected. Raises `TransportError`."""
         ...
 
     async def wait_closed(self) -> None:

@@ -5,22 +5,27 @@ valid message within `initialize_timeout`, whatever else it has sent.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
-from trunkline.facts import ConnectionFailed, Observers
+from trunkline.facts import ConnectionFailed, HttpRefused, Observers, StreamClosed, StreamOpened
 from trunkline.fdlimit import DescriptorReserve
 from trunkline.transports.channel import Accept, Channel, ChannelClosed, MessageOrigin, Receiver
 from trunkline.transports.origin_policy import LOOPBACK_HOSTS, HostOriginPolicy
 from trunkline.wire.messages import Incoming, Malformed, RequestId
 
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
+
 __all__ = ["SHUTTING_DOWN", "ListenerGuard", "RetryLater"]
 
 Disconnect = Callable[[ChannelClosed], None]
+_MAX_REPORTED: Final = 1000  # characters of a text that the client has chosen
 
 
 class RetryLater(Struct, frozen=True):
@@ -45,11 +50,13 @@ class ListenerGuard:
         *,
         hosts: Iterable[str] = (),
         observers: Observers | None = None,
+        profile: "Profile | None" = None,
     ) -> None:
         """`hosts` are the server's own host names, in addition to `allowed_hosts`. `observers` receive connection
-        failures."""
+        failures. `profile` is the compatibility profile of all clients of the handshake era."""
         self.settings = settings
         self.clock = clock
+        self.profile = profile
         self.refusal_reason = HostOriginPolicy(
             (*LOOPBACK_HOSTS, *hosts, *settings.allowed_hosts), settings.allowed_origins
         ).refusal_reason
@@ -95,6 +102,35 @@ class ListenerGuard:
                 )
             )
         return incident
+
+    def report_refused(self, method: str, path: str, status: int, kind: str, client: str) -> None:
+        """Report the refusal of an HTTP request, if an observer wants that."""
+        if self._observers.want(HttpRefused):
+            refused = HttpRefused(
+                connection=0,
+                at=self.clock.now(),
+                method=method[:_MAX_REPORTED],
+                path=path[:_MAX_REPORTED],
+                status=status,
+                kind=kind,
+                client=client,
+            )
+            self._observers.on(refused)
+
+    @contextmanager
+    def observe_stream(self) -> Generator[None]:
+        """Report that an event stream is open as long as the block runs, if an observer wants that."""
+        observers, clock = self._observers, self.clock
+        if not observers.want(StreamOpened):
+            yield
+            return
+        opened = clock.now()
+        observers.on(StreamOpened(connection=0, at=opened))
+        try:
+            yield
+        finally:
+            now = clock.now()
+            observers.on(StreamClosed(connection=0, at=now, seconds=now - opened))
 
     def admit(self, channel: Channel, disconnect: Disconnect) -> Receiver:
         """Admit a peer with a lasting connection. `disconnect` closes its channel at once."""

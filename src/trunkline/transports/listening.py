@@ -64,13 +64,25 @@ class ListeningSockets:
         *,
         host_names: Sequence[str] = (),
         remove_file: Callable[[], object] = lambda: None,
+        open_again: "Callable[[int], ListeningSockets] | None" = None,
     ) -> None:
         """`address` is the one that clients use. `host_names` are the names that an HTTP server answers to, besides
-        the loopback names."""
-        self.sockets = sockets
+        the loopback names. `open_again` opens the socket with a number again."""
+        self.sockets = list(sockets)
         self.address = address
         self.host_names = tuple(host_names)
         self.remove_file = remove_file
+        self._open_again = open_again
+
+    def reopen(self, number: int) -> socket.socket:
+        """Open a socket that no longer listens again, at the same address; return it. Raises `TransportError`."""
+        if self._open_again is None:
+            raise TransportError(
+                f"cannot listen at {self.address} again: another program has opened its socket; restart that one"
+            )
+        opened = self._open_again(number)
+        self.sockets[number], self.remove_file = opened.sockets[0], opened.remove_file
+        return self.sockets[number]
 
     def close(self) -> None:
         """Close the sockets, and remove the socket file that was created for them."""
@@ -89,7 +101,9 @@ def open_sockets(where: Address, settings: Settings, resolved: Sequence[AddressI
     else:
         listeners = bind(where.host, where.port, resolved, reuse_port=settings.reuse_port)
         address = format_bound(where, listeners[0].getsockname())
-        opened = ListeningSockets(listeners, address, host_names=_default_host_names(where.host))
+        places = [(listener.family, listener.getsockname()) for listener in listeners]
+        again = partial(_reopen, places, address, reuse_port=settings.reuse_port)
+        opened = ListeningSockets(listeners, address, host_names=_default_host_names(where.host), open_again=again)
     return opened
 
 
@@ -195,6 +209,17 @@ def _open_listener(family: int, address: tuple[Any, ...], reuse_port: bool) -> s
     return listener
 
 
+def _reopen(
+    places: Sequence[tuple[int, tuple[Any, ...]]], address: str, number: int, *, reuse_port: bool
+) -> ListeningSockets:
+    """Open one of several sockets again, at the address that it was bound to."""
+    family, bound = places[number]
+    try:
+        return ListeningSockets([_open_listener(family, bound, reuse_port)], address)
+    except OSError as error:
+        raise _cannot_listen(bound[0], bound[1], error, reuse_port=reuse_port) from error
+
+
 def _cannot_listen(host: str, port: int, error: OSError, *, reuse_port: bool = False) -> TransportError:
     reason = f"{error.strerror or error}"
     if isinstance(error, socket.gaierror):
@@ -226,7 +251,12 @@ def bind_unix(where: Address, access: UnixSocketAccess = "owner") -> ListeningSo
         if isinstance(error, OSError) and not isinstance(error, TransportError):
             raise TransportError(f"cannot listen on {address}: {error.strerror or error}") from error
         raise
-    return ListeningSockets([listener], address, remove_file=partial(_remove_own, path, inode))
+    return ListeningSockets(
+        [listener],
+        address,
+        remove_file=partial(_remove_own, path, inode),
+        open_again=lambda _: bind_unix(where, access),
+    )
 
 
 def _remove_own(path: Path, inode: int) -> None:

@@ -80,13 +80,14 @@ class MemoryChannel:
         self._receiver = receiver
         self._schedule()
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:  # noqa: ARG002
         """Send a message to the other end."""
         frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if not self._closed and self._remote is not None:
             self._remote.put(frame)
             if self._remote.untaken > self._unsent_limit:
                 self._abort(ChannelClosed(f"the peer left {self._remote.untaken} bytes unread"))
+        return len(frame)
 
     def put(self, frame: bytes) -> None:
         """Receive a frame from the other end."""

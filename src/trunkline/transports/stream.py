@@ -150,7 +150,8 @@ class StreamChannel:
             if detected is None or self._framing is None:
                 return
             data = detected
-        self._received += [self._decode(frame) for frame in self._framing.feed(data)]
+        decode = self._decode
+        self._received += [decode(frame) for frame in self._framing.feed(data)]
         while self._received and not (
             self._paused or self._reading_stopped or self._delivering or self._closed is not None
         ):
@@ -204,44 +205,45 @@ class StreamChannel:
 
     # --- out -----------------------------------------------------------------------------------
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:  # noqa: ARG002
         """Queue a message. It is written with others at the end of this delivery or turn of the loop."""
         if self._closed is not None:
-            return
+            return None
         outgoing = self._outgoing
-        start = len(outgoing)
         if self._wrap is None:
-            self._append_line(message, outgoing, start)
+            start = len(outgoing)
+            try:  # encode behind other messages, without a copy
+                if type(message) is Encoded:
+                    outgoing += message.frame
+                else:
+                    encode_into(message, outgoing, start)
+                size = len(outgoing) - start
+                if size > self._max_frame:
+                    self._check_size(message, size)
+            except BaseException:
+                del outgoing[start:]
+                raise
+            outgoing += b"\n"
         else:
             frame = encode(message)
-            if len(frame) > self._max_frame:
-                self._check_size(message, len(frame))
+            size = len(frame)
+            if size > self._max_frame:
+                self._check_size(message, size)
             outgoing += self._wrap(frame)
         if len(outgoing) > self._unsent_high:
             self._flush()  # too large to batch; unread bytes count from now on
         elif self._delivering or self._flush_scheduled:
-            return
-        elif self._may_write:
+            return size
+        elif self._may_write and self._sink is not None:
             self._may_write = False
-            self._flush()
+            self._outgoing = bytearray()
+            self._sink.write(outgoing)
+            if self._sink.unsent:
+                self.update_flow()
         else:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_batch)
-
-    def _append_line(self, message: Message | Encoded | Sequence[Message], outgoing: bytearray, start: int) -> None:
-        """Encode a message behind others, without a copy of its own; append nothing if it cannot be sent."""
-        try:
-            if type(message) is Encoded:
-                outgoing += message.frame
-            else:
-                encode_into(message, outgoing, start)
-            size = len(outgoing) - start
-            if size > self._max_frame:
-                self._check_size(message, size)
-        except BaseException:
-            del outgoing[start:]
-            raise
-        outgoing += b"\n"
+        return size
 
     def _check_size(self, message: Message | Encoded | Sequence[Message], size: int) -> None:
         """Raise `Oversized` for a message that a peer with our settings would reject. Error responses pass: they are

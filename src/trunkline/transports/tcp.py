@@ -20,6 +20,7 @@ from trunkline.transports.listening import (
     resolve,
     warn_if_unencrypted,
 )
+from trunkline.transports.socket_listener import SocketListener
 from trunkline.transports.sockets import LINGER, SocketConnection, SocketConnectionFactory, dial, guarded_factory
 from trunkline.transports.stream import FramingName
 from trunkline.transports.tls import ServerTls, TlsOptions
@@ -80,30 +81,9 @@ async def listen_tcp(
         warn_if_unencrypted(where, opened)
     tls_options = TlsOptions(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
     factory = guarded_factory(SocketConnectionFactory("tcp", guard.settings, report=guard.connection_failed), guard)
-    acceptor = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
-    return _TcpListener(TransportOpener(acceptor, factory, tls_options), guard, opened.address)
-
-
-class _TcpListener:
-    """TCP listener."""
-
-    def __init__(self, opener: TransportOpener, guard: ListenerGuard, address: str) -> None:
-        self._opener = opener
-        self._guard = guard
-        self._address = address
-
-    @property
-    def address(self) -> str:
-        """The address, with the port that the system chose if it was 0."""
-        return self._address
-
-    async def close(self) -> None:
-        """Accept no more clients."""
-        self._guard.stop_admitting()
-        self._opener.close()
-
-    async def wait_closed(self) -> None:
-        """Return at once: each connection closes its own socket."""
+    acceptor = Acceptor(opened, guard.reserve)
+    opener = TransportOpener(acceptor, factory, tls_options, lambda: guard.peer_count)
+    return SocketListener(acceptor, opener, guard, opened.address)
 
 
 def _scheme(context: ssl.SSLContext | ServerTls | None) -> str:

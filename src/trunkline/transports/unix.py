@@ -10,6 +10,7 @@ from trunkline.transports.addresses import Address
 from trunkline.transports.channel import Accept, Channel, Listener
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import ListeningSockets, open_sockets
+from trunkline.transports.socket_listener import SocketListener
 from trunkline.transports.sockets import SocketConnection, SocketConnectionFactory, dial, guarded_factory
 from trunkline.transports.stream import FramingName
 from trunkline.transports.tls import TlsOptions
@@ -50,27 +51,6 @@ async def listen_unix(
     peer = opened.address.removeprefix("unix://")
     connections = SocketConnectionFactory("unix", guard.settings, peer=peer, report=guard.connection_failed)
     factory = guarded_factory(connections, guard)
-    acceptor = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
-    return _UnixListener(TransportOpener(acceptor, factory, TlsOptions(None)), guard, opened.address)
-
-
-class _UnixListener:
-    """Unix socket listener."""
-
-    def __init__(self, opener: TransportOpener, guard: ListenerGuard, address: str) -> None:
-        self._opener = opener
-        self._guard = guard
-        self._address = address
-
-    @property
-    def address(self) -> str:
-        """The address."""
-        return self._address
-
-    async def close(self) -> None:
-        """Accept no more clients, and remove the socket file."""
-        self._guard.stop_admitting()
-        self._opener.close()
-
-    async def wait_closed(self) -> None:
-        """Return at once: each connection closes its own socket."""
+    acceptor = Acceptor(opened, guard.reserve)
+    opener = TransportOpener(acceptor, factory, TlsOptions(None), lambda: guard.peer_count)
+    return SocketListener(acceptor, opener, guard, opened.address)

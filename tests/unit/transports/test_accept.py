@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from trunkline.backlog import DescriptorsExhausted, ListenerClosed, accept_pendi
 from trunkline.errors import TransportError
 from trunkline.fdlimit import DescriptorReserve
 from trunkline.transports.accept import Acceptor
-from trunkline.transports.listening import bind, resolve
+from trunkline.transports.listening import ListeningSockets, bind, resolve
 
 ROOM = 20  # descriptors between the open ones and the reserve
 CLIENTS = 15
@@ -44,8 +44,8 @@ async def accepting(reserve: DescriptorReserve) -> AsyncIterator[tuple[int, "asy
     listening = bind("127.0.0.1", 0)
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = listening[0].getsockname()[1]
-    acceptor = Acceptor(listening, reserve)
-    acceptor.start(accepted.put_nowait)
+    acceptor = Acceptor(ListeningSockets(listening, "here"), reserve)
+    acceptor.start(accepted.put_nowait, accepted.qsize)
     try:
         yield port, accepted
     finally:
@@ -151,9 +151,25 @@ def listening_at(address: object) -> socket.socket:
     raise AssertionError(f"nothing listens at {address}")
 
 
+def shut_down(listening: socket.socket) -> None:
+    listening.shutdown(socket.SHUT_RDWR)
+
+
+def close_descriptor(listening: socket.socket) -> None:
+    """Close the descriptor of a socket that another object owns."""
+    inode = os.fstat(listening.fileno()).st_ino
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if int(name) != listening.fileno() and os.fstat(int(name)).st_ino == inode:
+                os.close(int(name))
+    listening.close()
+
+
+@pytest.mark.row("U02")
+@pytest.mark.parametrize("kill", [shut_down, close_descriptor])
 @pytest.mark.parametrize("transport", ["tcp", "unix", "http", "websocket"])
-async def test_shut_down_listener_is_closed_with_one_log_line(
-    transport: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_dead_listener_is_restarted_and_its_connections_stay_open(
+    transport: str, kill: Callable[[socket.socket], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server("listening", observers=[])
     where = {"tcp": "tcp://127.0.0.1:0", "unix": f"unix://{tmp_path}/socket"}.get(transport, "http://127.0.0.1:0/")
@@ -164,26 +180,28 @@ async def test_shut_down_listener_is_closed_with_one_log_line(
     async with Client(target, observers=[]) as client:
         await client.ping()
         with listening_at(address) as listening, caplog.at_level(logging.ERROR):
-            listening.shutdown(socket.SHUT_RDWR)
-            async with asyncio.timeout(PATIENCE):
-                while not caplog.records:
-                    await asyncio.sleep(0)
-        for _ in range(20):
-            await client.ping()
-        with pytest.raises(AssertionError):
-            listening_at(address).close()
+            kill(listening)
+        async with asyncio.timeout(PATIENCE):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+        await client.ping()
+        async with Client(target, observers=[]) as other:
+            await other.ping()
+        await client.ping()
     await server.aclose()
-    (record,) = caplog.records
-    place = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
-    assert f"the listener at {place} has ended" in record.getMessage()
+    with pytest.raises(AssertionError):
+        listening_at(address).close()
+    ended = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(ended) == 1
+    assert "has ended: its socket was shut down or closed" in ended[0].getMessage()
 
 
 async def test_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptureFixture) -> None:
     first, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = second[0].getsockname()[1]
-    acceptor = Acceptor([*first, *second], DescriptorReserve(0))
-    acceptor.start(accepted.put_nowait)
+    acceptor = Acceptor(ListeningSockets([*first, *second], "here"), DescriptorReserve(0))
+    acceptor.start(accepted.put_nowait, accepted.qsize)
     first[0].shutdown(socket.SHUT_RDWR)
     async with asyncio.timeout(PATIENCE):
         while not caplog.records:

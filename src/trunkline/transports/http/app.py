@@ -7,11 +7,13 @@ here, once: by its version header, or by the envelope of the posted request.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
 from trunkline.clock import Timer
+from trunkline.config import Settings
+from trunkline.errors import InvalidRequest, Refusal
 from trunkline.protocol.envelope import ENVELOPE_KEY, has_envelope
 from trunkline.transports.http.authenticator import Admitted, Authenticator, AuthResult, Rejected
 from trunkline.transports.http.body import BodyReader
@@ -41,10 +43,17 @@ from trunkline.wire import codec
 from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
 from trunkline.wire.messages import Request
 
-__all__ = ["HttpApp"]
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
+
+__all__ = ["CheckRate", "HttpApp"]
 
 Handler = Callable[[HttpRequest], Handling]
+CheckRate = Callable[[Any, str], Refusal | Callable[[], Awaitable[Refusal | None]] | None]
+"""Takes the principal and the address of a request; returns the refusal of one above the rate, or a function that finds
+out."""
 
+_TOO_MANY_REQUESTS: Final = 429
 _SSE_PATH: Final = "/sse"
 _MESSAGES_PATH: Final = "/messages"
 _SINGLE_HEADERS: Final = frozenset(
@@ -88,8 +97,13 @@ class HttpApp:
         relay: Relay | None = None,
         health: Health | None = None,
         routes: RouteFinder | None = None,
+        check_rate: CheckRate | None = None,
+        keeps_path: bool = True,
     ) -> None:
-        """`routes` finds the custom routes; raise `RegistrationError` if one is at the MCP path."""
+        """`routes` finds the custom routes; raise `RegistrationError` if one is at the MCP path. `check_rate` limits
+        the rate of requests. Without `keeps_path` another application may get the path while connections are open, so
+        that each request has to be routed anew."""
+        self._keeps_path = keeps_path
         settings, path = guard.settings, "/" + path.strip("/")
         self._relay = relay
         self._forwarder = forwarder = None if relay is None else Forwarder(relay)
@@ -108,15 +122,15 @@ class HttpApp:
         self._health = health
         self._close_listeners = close_listeners
         self._close_timer: Timer | None = None
-        self._routes: dict[str, Handler] = {path: self._handle_mcp}
+        self._check_rate = check_rate
+        self._routes: dict[str, Handler] = {path: self._within_rate(self._handle_mcp)}
+        handle_post = self._within_rate(self._handle_post)
         self._post_handler: Handler = (
-            self._handle_post
-            if authenticator is None
-            else partial(self._handle_authenticated, handle=self._handle_post)
+            handle_post if authenticator is None else partial(self._handle_authenticated, handle=handle_post)
         )  # of POSTs to the MCP path whose head has passed all checks before
         if settings.legacy_sse and settings.http_sessions:
-            self._routes.setdefault(_SSE_PATH, self.http_sse.handle_stream)
-            self._routes.setdefault(_MESSAGES_PATH, self.http_sse.handle_post)
+            self._routes.setdefault(_SSE_PATH, self._within_rate(self.http_sse.handle_stream))
+            self._routes.setdefault(_MESSAGES_PATH, self._within_rate(self.http_sse.handle_post))
 
         self._custom_routes = routes
         self._route_endpoint = RouteEndpoint(guard, self._body_reader)
@@ -129,6 +143,8 @@ class HttpApp:
         """Answer a request that another process has forwarded; return False if its session or stream is not held
         here."""
         request.head.path = _MESSAGES_PATH if request.is_sse_post else self._path
+        request.response.find_profile = self.profile_of
+        request.response.report_refused = self.on_refused
         if request.is_sse_post:
             return await self.http_sse.handle_forwarded(request)
         return isinstance(self.handshake, SessionEndpoint) and await self.handshake.handle_forwarded(request)
@@ -164,6 +180,20 @@ class HttpApp:
             return None
         return handle(request) if self._authenticator is None else self._handle_authenticated(request, handle)
 
+    def profile_of(self, request: HttpRequest) -> "Profile | None":
+        """Return the compatibility profile of the client that sent a request: that of the server, or of the session
+        that the request names. Requests of the modern era have none."""
+        if request.head.modern:
+            return None
+        ident, handshake = request.head.session_id, self.handshake
+        if self.guard.profile is not None or ident is None or not isinstance(handshake, SessionEndpoint):
+            return self.guard.profile
+        return handshake.sessions.profile_of(ident)
+
+    def on_refused(self, request: HttpRequest, status: int, kind: str) -> None:
+        """Report the refusal of a request to observers."""
+        self.guard.report_refused(request.method, request.path, status, kind, request.client_host)
+
     def _handle_route(self, request: HttpRequest) -> Handling:
         """Pass a request to a custom route."""
         route = None if self._custom_routes is None else self._custom_routes.find(request.path)
@@ -194,7 +224,9 @@ class HttpApp:
     def _accept_credentials(self, request: HttpRequest, result: AuthResult) -> bool:
         """Set the principal of a request; respond with the refusal and return False if it is rejected."""
         if isinstance(result, Rejected):
-            request.refuse(result.status, result.reason, *result.headers, kind=result.kind)
+            request.refuse(
+                result.status, result.reason, *result.headers, code=_rejection_code(result.status), kind=result.kind
+            )
             return False
         request.principal = result.principal
         if result.expires_in is not None:
@@ -204,6 +236,29 @@ class HttpApp:
                 self._authenticator.scope_challenge, request, self._resource_path(request.path), result.principal
             )
         return True
+
+    def _within_rate(self, handle: Handler) -> Handler:
+        """Return a handler that refuses requests above the rate before it reads their message."""
+        check = self._check_rate
+        return handle if check is None else partial(self._handle_within_rate, check, handle)
+
+    def _handle_within_rate(self, check: CheckRate, handle: Handler, request: HttpRequest) -> Handling:
+        answer = check(request.principal, request.client_host)
+        if answer is None:
+            return handle(request)
+        if isinstance(answer, Refusal):
+            _refuse_rate(request, answer, self.guard.settings)
+            return None
+        return self._handle_when_admitted(answer, handle, request)
+
+    async def _handle_when_admitted(
+        self, answer: Callable[[], Awaitable[Refusal | None]], handle: Handler, request: HttpRequest
+    ) -> None:
+        refusal = await answer()
+        if refusal is not None:
+            _refuse_rate(request, refusal, self.guard.settings)
+        elif (handling := handle(request)) is not None:
+            await handling
 
     def _check_repeated_headers(self, request: HttpRequest) -> bool:
         """Refuse a request with two values for a header that has one; make a repeated header that mirrors the body
@@ -228,7 +283,9 @@ class HttpApp:
             return None
         if not self._body_reader.check_content_type(request):
             return None
-        if not request.proxied and not request.extra_headers:  # nothing depends on more than the head
+        if (
+            self._keeps_path and not request.proxied and not request.extra_headers
+        ):  # nothing depends on more than the head
             request.head.route = self._post_handler
         return self._handle_post(request)
 
@@ -237,9 +294,11 @@ class HttpApp:
         if body is None or len(body) > self._body_limit:
             return self._handle_when_read(request) if self._body_reader.check_length(request) else None
         request.body = b""  # decoding copies what is needed
+        if request.head.modern:
+            return self.modern.handle_body(request, body)
         message = codec.decode_strict(body)
         # A search in the whole body is faster than one in the params, which are a copy.
-        if request.head.modern or (
+        if (
             type(message) is Request
             and (body.find(ENVELOPE_KEY) >= 0 or type(message.params) is not Raw)
             and has_envelope(message.params)
@@ -264,8 +323,13 @@ class HttpApp:
     def _find_public_page(self, request: HttpRequest) -> Handler | None:
         """Return the handler of a page that needs neither credentials nor an allowed origin: health, or authorization
         metadata."""
-        if self._health is not None and self._health.matches(request.path):
-            return self._health.handle
+        health, routes = self._health, self._custom_routes
+        if (
+            health is not None
+            and health.matches(request.path)
+            and not (routes is not None and health.yields(request.path) and routes.find(request.path) is not None)
+        ):
+            return health.handle
         if self._authenticator is None or self.guard.refusal_reason(request.headers.get(b"host"), None) is not None:
             return None
         page = self._authenticator.metadata_document(request)
@@ -302,6 +366,7 @@ class HttpApp:
             request.respond(status, reason.encode(), _PLAIN_TEXT, *headers)
 
         if isinstance(result, Rejected):
+            self.on_refused(request, result.status, result.kind)
             refuse(result.status, result.reason, result.headers)
             return
         self.websocket.open(request, result.principal, self._auth_expiry(result), refuse)
@@ -312,6 +377,7 @@ class HttpApp:
         if not isinstance(result, Admitted | Rejected):
             result = await result
         if isinstance(result, Rejected):
+            self.on_refused(request, result.status, result.kind)
             await receive()  # websocket.connect
             await refuse_handshake(scope, send, result.status, result.reason, *result.headers)
         else:
@@ -366,6 +432,21 @@ class HttpApp:
         self.modern.close("the server has stopped")
         self.http_sse.close("the server has stopped")
         self.websocket.close("the server has stopped")
+
+
+def _rejection_code(status: int) -> int:
+    """Return the error code for a request that the authenticator rejects."""
+    if status != _TOO_MANY_REQUESTS:
+        return InvalidRequest.code
+    from trunkline.errors import RefusalCode  # imported here: few requests are refused
+
+    return RefusalCode.RATE_LIMIT_EXCEEDED
+
+
+def _refuse_rate(request: HttpRequest, refusal: Refusal, settings: Settings) -> None:
+    refusal = refusal.with_hint(settings)
+    seconds = -(-refusal.data["retryAfterMs"] // 1000)
+    request.refuse_with_error(_TOO_MANY_REQUESTS, refusal, (b"retry-after", b"%d" % seconds))
 
 
 def _preflight_headers(requested: bytes) -> Headers:

@@ -7,9 +7,9 @@ where the ASGI server sends lifespan events, the shutdown event closes the appli
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.transports.http.app import HttpApp
+from trunkline.transports.http.app import CheckRate, HttpApp
 from trunkline.transports.http.authenticator import Authenticator
 from trunkline.transports.http.forwarding.outbound import Relay
 from trunkline.transports.http.health import Health
@@ -32,6 +32,9 @@ from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.shutdown_signal import on_shutdown_signal
 from trunkline.transports.listener_limits import ListenerGuard
 
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
+
 __all__ = ["App"]
 
 _NO_CONTENT: Final = 204
@@ -51,6 +54,7 @@ class App:
         session_backend: Callable[[], SessionBackend | None] = lambda: None,
         relay: Callable[[], Relay | None] = lambda: None,
         health: Health | None = None,
+        check_rate: CheckRate | None = None,
         routes: RouteFinder | None = None,
     ) -> None:
         """Create the application; nothing is opened before the first request.
@@ -58,8 +62,8 @@ class App:
         `start` prepares the server for the running loop and may be called repeatedly; `stop` ends it. `close_listeners`
         ends the `subscriptions/listen` requests of the server. Without an authenticator every request is admitted,
         without a principal. `session_backend` and `relay` return the backend of durable sessions and the relay to other
-        processes, once the server has started. `health` answers `/livez` and `/readyz`, `routes`
-        finds the custom routes.
+        processes, once the server has started. `health` answers `/livez` and `/readyz`, `check_rate`
+        limits the rate of requests, `routes` finds the custom routes.
         """
         self._start = start
         self._stop = stop
@@ -67,6 +71,7 @@ class App:
         self._session_backend = session_backend
         self._relay = relay
         self._health = health
+        self._check_rate = check_rate
         self._routes = routes
         self._path = path
         self._authenticator = authenticator
@@ -83,7 +88,7 @@ class App:
         if state is None or self._loop is not asyncio.get_running_loop():
             state = await self._ensure_state()
         if kind == "http":
-            exchange = AsgiExchange(receive, send)
+            exchange = AsgiExchange(receive, send, state)
             request = make_request(exchange, scope, method=scope["method"])
             await exchange.serve(request, state.handle(request))
         elif kind == "websocket":
@@ -102,6 +107,7 @@ class App:
                 session_backend=self._session_backend(),
                 relay=self._relay(),
                 health=self._health,
+                check_rate=self._check_rate,
                 routes=self._routes,
             )
             self._loop = loop
@@ -163,9 +169,10 @@ class AsgiExchange:
     It keeps no reference to the request, which refers to it: both are freed without the garbage collector.
     """
 
-    __slots__ = ("_begun", "_over", "_receive", "_response", "_send", "_wake", "_watcher", "_work")
+    __slots__ = ("_app", "_begun", "_over", "_receive", "_response", "_send", "_wake", "_watcher", "_work")
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, app: HttpApp | None = None) -> None:
+        self._app = app  # that handles the request
         self._receive = receive
         self._send = send
         self._response: tuple[int, Headers, bytes] | None = None  # a whole response, not sent yet
@@ -224,6 +231,15 @@ class AsgiExchange:
         else:
             self._work.append(work)
             self._wake_up()
+
+    def profile_of(self, request: HttpRequest) -> "Profile | None":
+        """Return the compatibility profile of the client that sent a request, if it has one."""
+        return None if self._app is None else self._app.profile_of(request)
+
+    def on_refused(self, request: HttpRequest, status: int, kind: str) -> None:
+        """Report the refusal of a request to observers."""
+        if self._app is not None:
+            self._app.on_refused(request, status, kind)
 
     async def begin(self, request: HttpRequest, status: int, headers: Headers) -> None:  # noqa: ARG002
         """Begin a response whose body follows in chunks."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from http import HTTPStatus
 from math import inf
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from trunkline.clock import WallClock
 from trunkline.transports.addresses import format_host_port
@@ -34,6 +34,9 @@ from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import sse
 from trunkline.wire.chunked import BadChunk, ChunkedDecoder, ChunkOverheadTooLong
 
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
+
 __all__ = ["HttpConnection", "HttpConnections", "HttpHandler"]
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,6 +49,7 @@ _GOODBYE: Final = (
 _BODILESS: Final = frozenset({204, 304})  # statuses without a body and without a Content-Length
 _LARGE_BODY: Final = 64 * 1024  # bytes from which copying a body costs more than passing it on separately
 _BUFFER_LIMIT: Final = 64 * 1024  # unread bytes after which the connection stops reading
+_KNOWN_HEADS: Final = 4  # request heads that a connection remembers: a client calls a few tools in turn
 _CACHED_HEADS: Final = 256  # response heads, until the date changes
 _LINGER: Final = 2.0  # seconds in which a peer can read a response that came before the end of its request
 _PROBE_FIRST: Final = 0.05  # seconds after which a peer that has half-closed is probed again; then twice as long, …
@@ -61,6 +65,14 @@ class HttpHandler(Protocol):
 
     def handle_upgrade(self, request: HttpRequest) -> Handling:
         """Answer a request to upgrade to WebSocket, now or later."""
+        ...
+
+    def profile_of(self, request: HttpRequest) -> "Profile | None":
+        """Return the compatibility profile of the client that sent a request, if it has one."""
+        ...
+
+    def on_refused(self, request: HttpRequest, status: int, kind: str) -> None:
+        """Report the refusal of a request to observers."""
         ...
 
 
@@ -189,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
         self._server: tuple[str, int | None] | None = None
         self._buffer = b""  # received, not parsed yet
         self._head: HeadParser | None = None  # of a request whose head is incomplete
-        self._known_head: KnownHead | None = None  # of the request before
+        self._known_heads: tuple[KnownHead, ...] = ()  # of requests before, the newest first
         self._used = False  # a request was received
         self._head_due = False  # whether the deadline of a head is running
         self._body: _IncomingBody | None = None  # of a request whose body is incomplete
@@ -336,10 +348,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _receive_head(self) -> bool:
         """Parse the head of a request, and handle the request; return False while the head is incomplete."""
-        known = self._known_head
-        if known is not None and self._head is None and (size := known.match(self._buffer)):
-            self._start_request(known.parsed, known.head, known.content_length, self._buffer[size:])
-            return True
+        if self._head is None:
+            for known in self._known_heads:
+                if size := known.match(self._buffer):
+                    self._start_request(known.parsed, known.head, known.content_length, self._buffer[size:])
+                    return True
         parser = self._head or HeadParser(self._connections.header_limit)
         rest = parser.feed(self._buffer)
         if rest is None:
@@ -349,7 +362,8 @@ class HttpConnection(asyncio.Protocol):
             return False
         self._head = None
         head = parser.to_http_head()
-        self._known_head = parser.remember(head) if self._used else None
+        if self._used and (known := parser.remember(head)) is not None:
+            self._known_heads = (known, *self._known_heads[: _KNOWN_HEADS - 1])
         self._start_request(parser, head, parser.content_length, rest)
         return True
 
@@ -405,6 +419,14 @@ class HttpConnection(asyncio.Protocol):
         task = self._loop.create_task(self._run(request, work))
         self._connections.tasks.add(task)
         task.add_done_callback(self._connections.tasks.discard)
+
+    def profile_of(self, request: HttpRequest) -> "Profile | None":
+        """Return the compatibility profile of the client that sent a request, if it has one."""
+        return self._connections.handler.profile_of(request)
+
+    def on_refused(self, request: HttpRequest, status: int, kind: str) -> None:
+        """Report the refusal of a request to observers."""
+        self._connections.handler.on_refused(request, status, kind)
 
     async def _run(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
         try:

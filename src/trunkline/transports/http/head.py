@@ -25,6 +25,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 _CONTENT_LENGTH: Final = re.compile(rb"\r\nContent-Length:[ \t]*([0-9]+)(?=\r\n)", re.IGNORECASE)
 _LENGTH_DIGITS: Final = 16  # more than any size limit has
 _EMPTY_LINE: Final = (b"", b"\r")  # perhaps the beginning of one
+_LONGEST_KNOWN: Final = 4096  # bytes of a head that a connection remembers; twice a head with a long token
 _MAX_HEADERS: Final = 256  # each costs more than its bytes
 _CACHED: Final = 256  # longer values are not worth a place in the caches
 
@@ -164,8 +165,8 @@ class HeadParser:
 
     def remember(self, head: HttpHead) -> "KnownHead | None":
         """Return this complete head in a form that recognizes it when the client sends it again; None if its validity
-        depends on more than the digits of a Content-Length."""
-        length = None if self.repeated else _CONTENT_LENGTH.search(self._head)
+        depends on more than the digits of a Content-Length, or if it is long."""
+        length = None if self.repeated or len(self._head) > _LONGEST_KNOWN else _CONTENT_LENGTH.search(self._head)
         if length is None or self.chunked or self.upgrade:
             return None
         return KnownHead(self, head, self._head, length.span(1))

@@ -61,15 +61,16 @@ class HttpSseChannel:
             self._pending_requests.update(part.id for part in _split_batch(message) if isinstance(part, Request))
             self._receiver.received([message], origin)
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:  # noqa: ARG002
         """Queue a message for the stream. The channel ends if more than `unsent_limit` bytes are unsent."""
         if self._closed:
-            return
-        event = sse.encode_message(codec.encode(cast("Any", message)))
+            return None
+        frame = codec.encode(cast("Any", message))
+        event = sse.encode_message(frame)
         self._unsent_bytes += len(event)
         if self._unsent_bytes > self._settings.unsent_limit:
             self.terminate(ChannelClosed(f"the peer left {self._unsent_bytes} bytes unread"))
-            return
+            return None
         self._unsent_events.append(event)
         self._wake.set()
         self._pending_requests.difference_update(
@@ -77,6 +78,7 @@ class HttpSseChannel:
         )
         if self._closing:
             self.close_when_idle()
+        return len(frame)
 
     def pause(self) -> None:
         """Do nothing: each POST is read by itself."""
@@ -201,7 +203,8 @@ class HttpSseEndpoint:
             await request.write(
                 sse.encode_event(f"{root}{self._messages_path}?session_id={token}".encode(), kind="endpoint")
             )
-            await channel.write_stream(request)
+            with self._guard.observe_stream():
+                await channel.write_stream(request)
         finally:
             if expiry is not None:
                 expiry.cancel()

@@ -1,12 +1,12 @@
 """HTTP listener on the running loop."""
 
 import ssl
-from typing import Final
+from typing import Final, Protocol
 
 from trunkline.transports.accept import Acceptor, ConnectionSource, TransportOpener
 from trunkline.transports.addresses import Address
 from trunkline.transports.channel import Listener
-from trunkline.transports.http.app import HttpApp
+from trunkline.transports.http.app import CheckRate, HttpApp
 from trunkline.transports.http.authenticator import Authenticator
 from trunkline.transports.http.connection import HttpConnections
 from trunkline.transports.http.forwarding.outbound import Relay
@@ -17,7 +17,7 @@ from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.listening import LOOPBACK_ADDRESS, ListeningSockets, open_sockets
 from trunkline.transports.tls import ServerTls, TlsOptions
 
-__all__ = ["listen_http"]
+__all__ = ["HttpListener", "ListenedApp", "listen_http"]
 
 _GRACE: Final = 1.0  # seconds for responses in progress when the listener closes
 
@@ -32,6 +32,7 @@ async def listen_http(
     session_backend: SessionBackend | None = None,
     relay: Relay | None = None,
     health: Health | None = None,
+    check_rate: CheckRate | None = None,
     routes: RouteFinder | None = None,
     source: ConnectionSource | None = None,
 ) -> Listener:
@@ -43,22 +44,56 @@ async def listen_http(
     """
 
     app = HttpApp(
-        guard, path, authenticator, session_backend=session_backend, relay=relay, health=health, routes=routes
+        guard,
+        path,
+        authenticator,
+        session_backend=session_backend,
+        relay=relay,
+        health=health,
+        routes=routes,
+        check_rate=check_rate,
     )
     connections = HttpConnections(guard, app)
     if opened is None:
         opened = open_sockets(Address("https" if tls else "http", LOOPBACK_ADDRESS, path=path), guard.settings)
+    acceptor = None
     if source is None:
-        source = Acceptor(opened.sockets, guard.reserve, opened.remove_file)
+        source = acceptor = Acceptor(opened, guard.reserve)
     secured = TlsOptions(tls, guard.settings.header_timeout)
-    return _HttpListener(app, TransportOpener(source, connections.make, secured), connections, opened.address)
+    opener = TransportOpener(source, connections.make, secured, lambda: len(connections.open))
+    return HttpListener(app, opener, connections, opened.address, acceptor)
 
 
-class _HttpListener:
+class ListenedApp(Protocol):
+    """Application of a listener, as far as closing it is concerned."""
+
+    def close_idle_streams(self) -> None:
+        """Stop admitting, and end the streams that answer no request."""
+        ...
+
+    def stop_admitting(self) -> None:
+        """Refuse new connections and sessions from now on."""
+        ...
+
+    def close(self) -> None:
+        """Close everything that is left."""
+        ...
+
+
+class HttpListener:
     """Listener that owns the application and its connections."""
 
-    def __init__(self, app: HttpApp, opener: TransportOpener, connections: HttpConnections, address: str) -> None:
+    def __init__(
+        self,
+        app: ListenedApp,
+        opener: TransportOpener,
+        connections: HttpConnections,
+        address: str,
+        acceptor: Acceptor | None,
+    ) -> None:
+        """Without an `acceptor` the sockets belong to another process."""
         self._app = app
+        self._acceptor = acceptor
         self._opener = opener
         self._connections = connections
         self._address = address
@@ -72,6 +107,16 @@ class _HttpListener:
         """Accept no more connections and end idle streams."""
         self._opener.close()
         self._app.close_idle_streams()
+
+    async def wait_lost(self) -> None:
+        """Return when the listener was closed; raise `TransportError` when one of its sockets no longer listens."""
+        if self._acceptor is not None:
+            await self._acceptor.wait_lost()
+
+    def reopen(self) -> None:
+        """Open the sockets that no longer listen again. Sessions and open connections are not affected."""
+        if self._acceptor is not None:
+            self._acceptor.reopen()
 
     async def wait_closed(self) -> None:
         """Close the application and its connections. Responses in progress get one second to finish; idle connections

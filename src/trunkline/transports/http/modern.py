@@ -11,7 +11,9 @@ from typing import Any, Final, cast
 
 from trunkline.config import Settings
 from trunkline.errors import UnsupportedVersion
-from trunkline.protocol.envelope import InvalidEnvelope
+from trunkline.protocol.custom_methods import is_custom
+from trunkline.protocol.envelope import Envelope, InvalidEnvelope
+from trunkline.protocol.known_request import KnownRequest
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
 from trunkline.transports.http.request import Handling, HttpRequest
@@ -65,19 +67,26 @@ class ModernChannel:
 
     # --- incoming ------------------------------------------------------------------------------------
 
-    def begin_exchange(self, message: Request, request: HttpRequest) -> Exchange:
-        """Pass a message up under an internal id; return its exchange, which may be decided already."""
-        exchange = Exchange(self, (message.id,))
-        number, head = next(self._internal_ids), request.head
-        exchange.internal_id = number
+    def begin_exchange(self, message: Request, request: HttpRequest, envelope: Envelope | None = None) -> Exchange:
+        """Pass a message up under an internal id; return its exchange, which may be decided already. `envelope` is that
+        of a known request."""
+        ident, head = message.id, request.head
+        exchange = Exchange(self, (ident,))
+        message.id = exchange.internal_id = number = next(self._internal_ids)
         routing = head.routing_headers or head.read_routing_headers()
         self.exchanges[number] = exchange
         if self._receiver is not None:
-            self._receiver.received(
-                [Request(number, message.method, message.params)],
-                MessageOrigin(request.principal, head.view, exchange, message.id, request, routing),
-            )
+            origin = MessageOrigin(request.principal, head.view, exchange, ident, request, routing, envelope)
+            self._receiver.received([message], origin)
         return exchange
+
+    def deliver_notification(self, message: Notification, request: HttpRequest) -> None:
+        """Pass a notification up."""
+        if self._receiver is not None:
+            head = request.head
+            routing = head.routing_headers or head.read_routing_headers()
+            origin = MessageOrigin(request.principal, head.view, routing_headers=routing)
+            self._receiver.received([message], origin)
 
     def cancel_exchange(self, exchange: Exchange) -> None:
         """Cancel an exchange whose client no longer waits; do nothing if it is answered."""
@@ -100,25 +109,33 @@ class ModernChannel:
 
     # --- outgoing -----------------------------------------------------------------------------------
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:
         """Send a reply, or a message about a request in progress. A message about no request is dropped: there is no
         stream for it."""
-        if isinstance(message, Response):
-            exchange = self.exchanges.pop(message.id, None)
+        if type(message) is Response:
+            ident = message.id
+            exchange = self.exchanges.get(ident)
             if exchange is not None:
-                exchange.finish(codec.to_json(Response(exchange.request_ids[0], message.result)), failed=False)
+                message.id = exchange.request_ids[0]
+                frame = codec.to_json(message)  # may raise: an error follows then
+                del self.exchanges[ident]
+                exchange.finish(frame, failed=False)
+                return len(frame)
         elif isinstance(message, ErrorResponse):
             exchange = self.exchanges.pop(cast("RequestId", message.id), None)
             if exchange is not None:
                 exchange.status = _http_status(message)
                 exchange.missing_scopes = missing_scopes(message)
-                exchange.finish(codec.encode(ErrorResponse(exchange.request_ids[0], message.error)), failed=False)
+                frame = codec.encode(ErrorResponse(exchange.request_ids[0], message.error))
+                exchange.finish(frame, failed=False)
+                return len(frame)
         elif about is not None and (exchange := self.exchanges.get(about)) is not None:
             exchange.send_event(codec.encode(cast("Any", message)))
             stream = exchange.stream
             if stream is not None and stream.unread_bytes > self._settings.unsent_limit:
                 stream.end()
                 self.cancel_exchange(exchange)
+        return None
 
     def new_stream(self, requests: Sequence[RequestId]) -> Stream:  # noqa: ARG002 - the protocol's
         """Return an event stream for one reply. It has no event ids and keeps nothing for replay."""
@@ -168,15 +185,30 @@ class ModernEndpoint:
     def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
         self._limit = guard.settings.max_connections
-        self._responder = Responder(guard.settings, guard.clock)
+        self._responder = Responder(guard)
         self._channel: ModernChannel | None = None
+
+    def handle_body(self, request: HttpRequest, body: bytes) -> Handling:
+        """Answer a POST whose version header names a revision of the modern era."""
+        head = request.head
+        known = head.known_request
+        if known is not None and (message := known.match(body)) is not None:
+            return self._handle_request(request, message, known.envelope)
+        decoded = codec.decode_strict(body)
+        if head.routing_headers is not None and head.lessons and type(decoded) is Request:
+            head.lessons -= 1
+            head.known_request = KnownRequest.learn(body, decoded, head.routing_headers)
+        return self.handle(request, decoded)
 
     def handle(self, request: HttpRequest, message: Incoming) -> Handling:
         """Answer one posted message."""
         if type(message) is Request:
             return self._handle_request(request, message)
         if isinstance(message, Notification):
-            request.respond(202)  # ignored: a client can only cancel its own request, and does so by disconnecting
+            # Those of the specification are ignored: a client cancels its own request by disconnecting.
+            if is_custom(message.method) and not self._guard.closing:
+                self._open_channel().deliver_notification(message, request)
+            request.respond(202)
         elif isinstance(message, Malformed):
             refuse_malformed(request, message)
         else:
@@ -187,17 +219,16 @@ class ModernEndpoint:
         retry = (b"retry-after", b"1")
         request.refuse(503, reason, retry, kind="temporarily_unavailable", request_id=message.id)
 
-    def _handle_request(self, request: HttpRequest, message: Request) -> Handling:
+    def _handle_request(self, request: HttpRequest, message: Request, envelope: Envelope | None = None) -> Handling:
         if self._guard.closing:
             return self._refuse(request, message, "the server is about to stop")
         channel = self._channel
         if channel is None or channel.closed:
-            channel = self._channel = ModernChannel(self._guard.settings)
-            channel.open(self._guard.admit_session(channel))
+            channel = self._open_channel()
         if len(channel.exchanges) >= self._limit:
             reason = f"{self._limit} requests are in progress, which is the limit (max_connections); try again later"
             return self._refuse(request, message, reason)
-        exchange = channel.begin_exchange(message, request)
+        exchange = channel.begin_exchange(message, request, envelope)
         if exchange.response is not None and exchange.stream is None:
             respond_json(request, exchange, exchange.response)  # the common case: the reply came at once
             return None
@@ -207,6 +238,14 @@ class ModernEndpoint:
         request.when_half_closed(exchange.begin_response)
         self._responder.when_decided(exchange, partial(self._respond_later, request, channel, exchange))
         return None
+
+    def _open_channel(self) -> ModernChannel:
+        """Return the open channel; open another one if it has ended."""
+        channel = self._channel
+        if channel is None or channel.closed:
+            channel = self._channel = ModernChannel(self._guard.settings)
+            channel.open(self._guard.admit_session(channel))
+        return channel
 
     def _respond(self, request: HttpRequest, channel: ModernChannel, exchange: Exchange) -> Handling:
         """Answer a request that is decided."""

@@ -26,7 +26,7 @@ class NoSessionEndpoint:
     def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
         self._settings = guard.settings
-        self._responder = Responder(guard.settings, guard.clock)
+        self._responder = Responder(guard)
         self._channels: dict[HttpChannel, None] = {}
 
     def handle(self, request: HttpRequest) -> None:

@@ -3,14 +3,20 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
-from trunkline.errors import ProtocolError
+from trunkline.errors import ProtocolError, Refusal
+from trunkline.protocol.error_codes import add_refusal, founding_code
+from trunkline.protocol.error_kinds import kind_of
 from trunkline.protocol.headers import RoutingHeaders
+from trunkline.protocol.known_request import KnownRequest
 from trunkline.protocol.revisions import HANDSHAKE, MODERN_REVISIONS
 from trunkline.transports.addresses import format_host_port
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
+
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
 
 __all__ = [
     "JSON_CONTENT_TYPE",
@@ -45,6 +51,8 @@ SESSION_HEADER: Final = b"mcp-session-id"
 VERSION_HEADER: Final = b"mcp-protocol-version"
 
 JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
+_OVERLOADED: Final = frozenset({429, 503})
+_RETRY_SOON: Final = (b"retry-after", b"1")
 _SSE_HEADERS: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -54,6 +62,9 @@ _SSE_HEADERS: Final[Headers] = (
 
 _HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: no header
 _MODERN_VERSIONS: Final = frozenset(revision.value.encode() for revision in MODERN_REVISIONS)
+
+
+_MAX_LESSONS: Final = 4  # a client whose requests differ in more than their arguments is not worth more
 
 
 class BodyTooLarge(Exception):
@@ -106,6 +117,14 @@ class ResponseWriter(Protocol):
         """Give up the open connection of a request, for another protocol."""
         ...
 
+    def profile_of(self, request: "HttpRequest") -> "Profile | None":
+        """Return the compatibility profile of the client that sent a request, if it has one."""
+        ...
+
+    def on_refused(self, request: "HttpRequest", status: int, kind: str) -> None:
+        """Report the refusal of a request to observers."""
+        ...
+
     def watch_disconnect(self, request: "HttpRequest") -> None:
         """Call `on_disconnect` of the request when the peer disconnects."""
         ...
@@ -133,6 +152,8 @@ class HttpHead:
     __slots__ = (
         "handshake",
         "headers",
+        "known_request",
+        "lessons",
         "method",
         "modern",
         "path",
@@ -162,6 +183,8 @@ class HttpHead:
         self.repeated = repeated  # names of headers that occur more than once
         self.route: Callable[[HttpRequest], Handling] | None = None  # the handler of all requests with this head
         self.routing_headers: RoutingHeaders | None = None  # once a request of the modern era has read them
+        self.known_request: KnownRequest | None = None  # of the modern era, once the head has been sent again
+        self.lessons = _MAX_LESSONS  # how often another known request may still replace it
         session, version = headers.get(SESSION_HEADER), headers.get(VERSION_HEADER)
         self.session_id = None if session is None else session.decode("latin-1")
         self.modern = version in _MODERN_VERSIONS  # the version header names a revision of the modern era
@@ -179,6 +202,8 @@ class HttpHead:
         head.repeated = self.repeated
         head.route = self.route
         head.routing_headers = self.routing_headers
+        head.known_request = self.known_request
+        head.lessons = self.lessons
         head.session_id = self.session_id
         head.modern = self.modern
         head.handshake = self.handshake
@@ -271,9 +296,19 @@ class HttpRequest:
     def refuse_with_error(
         self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], request_id: RequestId | None = None
     ) -> None:
-        """Send an error response whose body is the given error."""
-        error_object = {"code": error.code, "message": error.message, "data": error.data}
+        """Send an error response whose body is the given error, with the code that the client's profile has for it. A
+        response that means overload says when to repeat the request."""
+        data: Any = error.data
+        if status in _OVERLOADED and not any(name == b"retry-after" for name, _ in headers):
+            headers = (*headers, _RETRY_SOON)
+            data = cast("Any", {**data, "retryAfterMs": 1000} if isinstance(data, dict) else data)
+        code = error.refusal_code if isinstance(error, Refusal) else error.code
+        profile = self._writer.profile_of(self)
+        if profile is not None and profile.founding_codes:
+            code = founding_code(data, code)
+        error_object = {"code": code, "message": error.message, "data": add_refusal(code, data)}
         identified = {} if request_id is None else {"id": request_id}
+        self._writer.on_refused(self, status, kind_of(data) or "")
         self.respond(
             status, codec.to_json({"jsonrpc": "2.0", **identified, "error": error_object}), JSON_CONTENT_TYPE, *headers
         )

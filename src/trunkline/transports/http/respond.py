@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from trunkline.clock import Clock
-from trunkline.config import Settings
 from trunkline.errors import Interrupted, InvalidRequest, UnsupportedVersion
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.revisions import SUPPORTED_VERSIONS, Revision
@@ -17,6 +15,7 @@ from trunkline.transports.http.request import JSON_CONTENT_TYPE, VERSION_HEADER,
 from trunkline.transports.http.session.channel import Exchange
 from trunkline.transports.http.session.event_store import format_event_id
 from trunkline.transports.http.session.streams import Stream
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import codec, sse
 from trunkline.wire.messages import ErrorResponse, Incoming, Malformed, Request, RequestId
 
@@ -37,8 +36,10 @@ _ACCEPT_BOTH_REQUIRED: Final = "Accept must include application/json and text/ev
 class Responder:
     """Writes the outcome of exchanges, and streams, to HTTP responses."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, guard: ListenerGuard) -> None:
+        settings = guard.settings
+        self._guard = guard
+        self._clock = guard.clock
         self._retry_ms = round(settings.stream_retry * 1000)
         self._keepalive_interval = settings.stream_keepalive
         self._decision_timeouts = DecisionTimeouts(settings.stream_keepalive)
@@ -78,6 +79,10 @@ class Responder:
 
         After an expiry the client can resume the stream with new credentials.
         """
+        with self._guard.observe_stream():
+            await self._write_stream(request, stream, after)
+
+    async def _write_stream(self, request: HttpRequest, stream: Stream, after: int | None) -> None:
         reader = stream.attach(after)
         try:
             await request.begin_stream()
@@ -187,11 +192,14 @@ class SseKeepalive:
     def wrap_write(self, write_nowait: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
         """Return a write function that resets the keep-alive when it writes."""
 
+        now = self._loop.time
+
         def write(data: bytes) -> bool:
-            written = write_nowait(data)
-            if written:
-                self.reset()
-            return written
+            if not write_nowait(data):
+                return False
+            self.due = False
+            self._last_write = now()
+            return True
 
         return write
 

@@ -190,7 +190,7 @@ class _ServerProcess:
             self._loop, _fileno(process.stdin), channel.update_flow, lambda _: self._on_stream_closed("input")
         )
         self._stdout = open_reader(
-            self._loop, _fileno(process.stdout), self._on_stdout, lambda: self._on_stream_closed("output")
+            self._loop, _fileno(process.stdout), channel.feed, lambda: self._on_stream_closed("output")
         )
         self._stderr = open_reader(self._loop, _fileno(process.stderr), stderr_tail.feed, self._on_stderr_closed)
         self._unwatch = watch_exit(self._loop, process, self._on_exit)
@@ -218,6 +218,7 @@ class _ServerProcess:
             return
         self._closing = True
         self._stdin.close()
+        self._stdout.discard()
         _close_pipe(self._process.stdin)
         if self._exited:
             self._release()
@@ -230,10 +231,6 @@ class _ServerProcess:
         await asyncio.shield(self._released)
 
     # --- events of the process --------------------------------------------------------------------
-
-    def _on_stdout(self, data: bytes) -> None:
-        if not self._closing:
-            self._channel.feed(data)
 
     def _on_stream_closed(self, stream: str) -> None:
         self._closed_streams.append(stream)

@@ -47,6 +47,10 @@ def open_writer(
     return kind(loop, descriptor, sent, broke)
 
 
+def _discard(_: bytes) -> None:
+    """Ignore bytes."""
+
+
 def _is_pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
     """Return whether the loop can poll a descriptor: not a regular file, and not on Windows."""
     try:
@@ -80,7 +84,11 @@ class PolledReader:
         """Read until paused."""
         if not self._reading and not self._done:
             self._reading = True
-            self._loop.add_reader(self._descriptor, self._on_readable)
+            self._loop.add_reader(self._descriptor, self._read)
+
+    def discard(self) -> None:
+        """Discard the bytes from now on."""
+        self._feed = _discard
 
     def pause(self) -> None:
         """Stop reading."""
@@ -88,10 +96,8 @@ class PolledReader:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
 
-    def _on_readable(self) -> None:
-        self._read(self._size)
-
-    def _read(self, size: int) -> int:
+    def _read(self, size: int | None = None) -> int:
+        size = size or self._size
         try:
             data = os.read(self._descriptor, size)
         except (BlockingIOError, InterruptedError):
@@ -101,9 +107,10 @@ class PolledReader:
         if not data:
             self.close()
             return 0
-        self._size = PIPE_SIZE if len(data) == size else READ_SIZE
+        got = len(data)
+        self._size = PIPE_SIZE if got == size else READ_SIZE
         self._feed(data)
-        return len(data)
+        return got
 
     def read_available(self) -> None:
         """Read the available bytes, paused or not; at most one pipe's capacity, since the other end may still write."""
@@ -235,6 +242,10 @@ class ThreadReader:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="trunkline-reader", daemon=True)
             self._thread.start()
+
+    def discard(self) -> None:
+        """Discard the bytes from now on."""
+        self._feed = _discard
 
     def pause(self) -> None:
         """Stop reading, after a read that may be in progress."""

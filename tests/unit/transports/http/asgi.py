@@ -92,7 +92,10 @@ class Host:
     async def _start(self) -> ListenerGuard:
         await self.server.start()
         return ListenerGuard(
-            self.server.connect, self.server.settings, self._clock or LoopClock(asyncio.get_running_loop())
+            self.server.connect,
+            self.server.settings,
+            self._clock or LoopClock(asyncio.get_running_loop()),
+            profile=self.server.profile,
         )
 
     @property

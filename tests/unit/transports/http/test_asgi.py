@@ -4,6 +4,8 @@ import gc
 import json
 from typing import Any
 
+import pytest
+
 from trunkline import Server
 from trunkline.transports.http.asgi import make_request
 from trunkline.transports.http.request import HttpRequest
@@ -33,8 +35,11 @@ def test_repeated_headers_are_joined_and_named() -> None:
     assert (plain.headers, list(plain.repeated)) == ({b"a": b"1", b"b": b"2"}, [])
 
 
-async def test_answered_request_is_freed_without_garbage_collection() -> None:
+@pytest.mark.parametrize("tracked", [False, True], ids=["", "calls tracked"])
+async def test_answered_request_is_freed_without_garbage_collection(tracked: bool) -> None:
     server, sent = Server("test"), list[dict[str, Any]]()
+    if tracked:
+        server.track_calls()
     app = server.asgi()
 
     async def receive() -> dict[str, Any]:

@@ -819,6 +819,7 @@ async def test_fault_of_a_disconnect_callback_is_contained() -> None:
 # --- admission and shutdown -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("Q08")
 async def test_connection_over_the_limit_is_refused() -> None:
     async with serving(max_connections=1) as site, Caller(site.port) as first:
         assert (await ask(first, "GET", "/now")).status == 200
@@ -830,6 +831,7 @@ async def test_connection_over_the_limit_is_refused() -> None:
         assert (await ask(first, "GET", "/now")).status == 200
 
 
+@pytest.mark.row("Q08")
 async def test_connection_to_a_stopping_server_is_refused() -> None:
     async with serving() as site:
         site.guard.stop_admitting()

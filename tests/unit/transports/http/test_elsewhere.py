@@ -126,7 +126,7 @@ async def test_cancellation_of_a_call_in_this_process_needs_no_store(tmp_path: P
         ident = await pair[0].session()
         calling = pair[0].begin("POST", call("last"), mcp_session_id=ident)
         await begun.wait()
-        crew_of(pair[0])._membership.lease.invalidate()  # as after a lease without an answer of the store
+        crew_of(pair[0]).membership.lease.invalidate()  # as after a lease without an answer of the store
 
         async def away(*_: Any, **__: Any) -> Any:
             raise StoreUnavailable("not now")

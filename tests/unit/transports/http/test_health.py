@@ -73,6 +73,7 @@ async def test_own_endpoint_precedes_health_and_health_can_be_off() -> None:
     assert (await ask(Server("house", settings=Settings(health=False)), "/livez")).status == 403
 
 
+@pytest.mark.row("Q08")
 async def test_paused_or_stopping_server_is_live_but_not_ready() -> None:
     house = BusyServer(settings={"drain_timeout": 30.0})
     async with hosted(house.server) as host:
@@ -82,7 +83,9 @@ async def test_paused_or_stopping_server_is_live_but_not_ready() -> None:
         house.server.resume()
         assert (await looked(host, "/readyz")).status == 200
         house.server.pause(wait=True)
-        assert (await looked(host, "/readyz/0")).status == 503
+        paused = await looked(host, "/readyz/0")
+        assert (paused.status, paused.headers["retry-after"]) == (503, "1")
+        assert "retry-after" not in (await looked(host, "/livez")).headers
         assert (await looked(host, "/livez")).status == 200
         house.server.resume()
 

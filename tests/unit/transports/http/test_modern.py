@@ -1,6 +1,7 @@
 """Streamable HTTP of the modern era: what a POST is refused with, what it is answered with, and how it ends."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from tests.modern import PREFIX, REVISION, ask, begin, enveloped, headers_of, me
 from tests.unit.transports.http.asgi import Host, hosted, request
 
 from trunkline import Context, Server, Settings
+from trunkline.protocol.types import CallToolResult
 
 MARK = f"{PREFIX}subscriptionId"
 VERSION = {"mcp_protocol_version": REVISION}
@@ -272,6 +274,7 @@ async def test_client_that_does_not_read_is_disconnected() -> None:
 # --- how many, and the end ---------------------------------------------------------------------------
 
 
+@pytest.mark.row("Q08")
 async def test_requests_are_limited_by_max_connections() -> None:
     place = Place(max_calls=1, max_connections=3)
     async with hosted(place.server) as host:
@@ -362,3 +365,15 @@ async def test_idle_stream_gets_keepalive_comments() -> None:
             await asyncio.sleep(0.005)
         place.go.set()
         assert (await waiting.message())["result"]["structuredContent"] == "done"
+
+
+async def test_result_without_json_form_is_answered_with_an_error() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def odd() -> CallToolResult:
+        return CallToolResult([], {"a": object()})
+
+    async with hosted(server) as host:
+        answer = await ask(host, "tools/call", {"name": "odd", "arguments": {}})
+        assert json.loads(answer.body)["result"]["isError"] is True

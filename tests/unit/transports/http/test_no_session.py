@@ -126,6 +126,7 @@ async def test_disconnect_does_not_cancel(scene: Scene, host: Host) -> None:
     assert scene.done == ["waited"]
 
 
+@pytest.mark.row("Q08")
 async def test_requests_over_the_limit_are_refused() -> None:
     scene = Scene(max_sessions=1)
     async with hosted(scene.server) as host:

@@ -144,7 +144,7 @@ async def test_read_error_is_reported_as_eof(kind: Any, tmp_path: Path) -> None:
     writing = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
     reader = kind(asyncio.get_running_loop(), writing, fed.feed, fed.at_end)
     if kind is PolledReader:
-        reader._on_readable()  # a file cannot be polled
+        reader._read()  # a file cannot be polled
     else:
         reader.resume()
     await fed.next()
@@ -152,10 +152,22 @@ async def test_read_error_is_reported_as_eof(kind: Any, tmp_path: Path) -> None:
     os.close(writing)
 
 
+@pytest.mark.parametrize("kind", READERS)
+async def test_discarded_bytes_are_read_until_the_end(kind: Any, pipe: tuple[int, int]) -> None:
+    fed = ByteRecorder()
+    reader = kind(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
+    reader.discard()
+    reader.resume()
+    os.write(pipe[1], b"x")
+    os.close(pipe[1])
+    await fed.next()
+    assert (fed.data, fed.ends) == (b"", 1)
+
+
 async def test_polled_reader_survives_spurious_wakeup(pipe: tuple[int, int]) -> None:
     fed = ByteRecorder()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
-    reader._on_readable()
+    reader._read()
     assert (fed.data, fed.ends) == (b"", 0)
 
 

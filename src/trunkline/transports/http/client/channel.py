@@ -96,27 +96,28 @@ class HttpClientChannel:
 
     # --- out -----------------------------------------------------------------------------------
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002 - the server knows the related request
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:  # noqa: ARG002 - the server knows the related request
         """Queue a message; it is posted when the messages before it allow."""
         pending = PendingPost.from_message(message, self._mirrors)
         if self._closed is not None:
-            return
+            return None
         if len(pending.body) > self._settings.http_body_size_limit and not isinstance(message, ErrorResponse):
             raise Oversized(len(pending.body), self._settings.http_body_size_limit, "http_body_size_limit")
         if pending.modern_headers is not None or pending.method == INITIALIZE:
             self._last_was_modern = pending.modern_headers is not None
-        if self._last_was_modern and pending.request_id is None:
+        if self._last_was_modern and pending.request_id is None and pending.modern_headers is None:
             self._cancel_call(pending.cancels)
-            return
+            return None
         if pending.request_id is not None:
             self._unposted[pending.request_id] = None
         if self._loss_task is not None:
-            return  # the session is lost; requests get `unanswered`
+            return None  # the session is lost; requests get `unanswered`
         self._unsent_size += len(pending.body)
         if self._unsent_size > self._settings.unsent_limit:
             self.lose(f"the server left {self._unsent_size} bytes unread")
         else:
             self._post(self._outbox.put(pending))
+        return len(pending.body)
 
     def _cancel_call(self, request: RequestId | None) -> None:
         """Close the response of a cancelled request. Without a session there is no other way to notify the server."""
@@ -145,7 +146,7 @@ class HttpClientChannel:
         call = _DirectCall(self, pending)
         cancel = None
         with contextlib.suppress(RequestNotSent):  # the task reports it
-            cancel = self._peer.start(pending.body, pending.modern_headers, call.on_outcome)
+            cancel = self._peer.start(pending.body, pending.modern_headers, call.on_outcome, pending.trace_headers)
         if cancel is None:
             self._call_permits.release()
             return False

@@ -219,6 +219,12 @@ class ConnectionPool:
     def _new_connection(self) -> Http1Connection:
         return Http1Connection(self._read_buffer, self._on_idle, self._on_lost)
 
+    async def close_idle(self) -> None:
+        """Close the connections that carry no request. Requests in progress continue, and the pool stays usable."""
+        for connection in [each for idle in self._idle.values() for each in idle]:
+            connection.abort()
+        await asyncio.sleep(0)  # transports close on the next turn of the loop
+
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True

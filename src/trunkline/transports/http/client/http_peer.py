@@ -56,6 +56,7 @@ class HttpPeer:
         last_id: str | None = None,
         url: HttpUrl | None = None,
         modern_headers: Mapping[str, str] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         on_authorizing: OnAuthorizing = lambda _: None,
         first_outcome: Reply | TransportError | None = None,
     ) -> Reply:
@@ -65,7 +66,7 @@ class HttpPeer:
         request again. `first_outcome` is that of the first attempt, if `start` has made it. Raise `RequestNotSent`,
         `RedirectRefused`, `AuthorizationFailed` or `TransportError`.
         """
-        headers = self._build_headers(accept, body, modern_headers or self._session_headers(last_id))
+        headers = self._build_headers(accept, body, modern_headers or self._session_headers(last_id), trace_headers)
         for _ in range(_MAX_AUTH_ATTEMPTS):
             routed = await self._follow_redirects(method, url or self.endpoint, headers, body, first_outcome)
             first_outcome = None
@@ -76,13 +77,19 @@ class HttpPeer:
             routed.reply.close()
         raise AuthorizationFailed("the server demands other credentials again and again", hop="retry")
 
-    def start(self, body: bytes, modern_headers: Mapping[str, str] | None, on_outcome: OnOutcome) -> Cancel | None:
+    def start(
+        self,
+        body: bytes,
+        modern_headers: Mapping[str, str] | None,
+        on_outcome: OnOutcome,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> Cancel | None:
         """Post a message to the endpoint at once, and return a function that cancels it; None if that takes waiting,
         for credentials or for a connection. Pass the outcome to `send`, unless it is a response that needs none of
         it."""
         if self._credentials is not None and not isinstance(self._credentials, BearerToken):
             return None
-        headers = self._build_headers(_EITHER, body, modern_headers or self._session_headers(None))
+        headers = self._build_headers(_EITHER, body, modern_headers or self._session_headers(None), trace_headers)
         if self._credentials is not None:
             headers |= self._credentials.fixed_headers
         return self._backend.start("POST", self.endpoint.url, headers, body, on_outcome)
@@ -129,9 +136,12 @@ class HttpPeer:
             url = target
         raise RedirectRefused(f"{self.endpoint.name} redirects too many times, at last to {url.name}")
 
-    def _build_headers(self, accept: str, body: bytes | None, extra: Mapping[str, str]) -> dict[str, str]:
+    def _build_headers(
+        self, accept: str, body: bytes | None, extra: Mapping[str, str], trace: Mapping[str, str] | None
+    ) -> dict[str, str]:
         content_type = {} if body is None else {"Content-Type": JSON}
-        return {**self._headers, "Accept": accept, "Accept-Encoding": "identity", **content_type, **extra}
+        headers = {**self._headers, "Accept": accept, "Accept-Encoding": "identity", **content_type, **extra}
+        return headers if trace is None else {**headers, **trace}
 
     def _session_headers(self, last_id: str | None) -> dict[str, str]:
         headers = {_SESSION_HEADER: self.session_id, REVISION_HEADER: self.revision, "Last-Event-ID": last_id}

@@ -47,6 +47,8 @@ class ModernHttp:
 
     async def _handle_reply(self, reply: Reply, pending: PendingPost) -> None:
         self._channel.accepted(pending)
+        if pending.request_id is None:
+            return  # a notification has no response
         if reply.status < FIRST_FAILURE_STATUS:
             await read_response(reply, pending, self._channel, self._settings, self._read_stream)
         elif reply.status in GATEWAY_ERRORS:

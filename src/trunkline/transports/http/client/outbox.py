@@ -15,7 +15,11 @@ from msgspec import Struct
 from trunkline.errors import TransportError
 from trunkline.protocol.headers import InvalidValue
 from trunkline.transports.channel import MirrorLookup
-from trunkline.transports.http.client.headers import build_modern_headers
+from trunkline.transports.http.client.headers import (
+    build_modern_headers,
+    build_notification_headers,
+    build_trace_headers,
+)
 from trunkline.transports.http.client.http_backend import Reply
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Message, Notification, Request, RequestId
@@ -36,7 +40,8 @@ class PendingPost(Struct, eq=False):
     request_id: RequestId | None = None  # set for a request
     ordered: bool = False  # sent after the notifications before it
     cancels: RequestId | None = None  # the request that it cancels
-    modern_headers: Mapping[str, str] | None = None  # set for a request of the modern era
+    modern_headers: Mapping[str, str] | None = None  # set for a request or notification of the modern era
+    trace_headers: Mapping[str, str] | None = None  # of a request with a trace context
     started: bool = False
     accepted: bool = False  # by the server, or given up
     has_permit: bool = False  # one of max_calls
@@ -49,11 +54,13 @@ class PendingPost(Struct, eq=False):
         """Encode a message. Raise TypeError if it has no JSON form, or if an argument does not fit into its header."""
         body = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if isinstance(message, Request):
-            return cls(body, message.method, message.id, modern_headers=_modern_headers(message, mirrors))
+            modern, trace = _modern_headers(message, mirrors), build_trace_headers(message)
+            return cls(body, message.method, message.id, modern_headers=modern, trace_headers=trace)
         if isinstance(message, Notification):
             called_off = message.method == _CANCELLED
             cancels = getattr(message.params, "request_id", None) if called_off else None
-            return cls(body, message.method, ordered=True, cancels=cancels)
+            headers = build_notification_headers(message)
+            return cls(body, message.method, ordered=True, cancels=cancels, modern_headers=headers)
         return cls(body, ordered=True)
 
 

@@ -79,6 +79,7 @@ async def send_post(
             body=pending.body,
             url=url,
             modern_headers=pending.modern_headers,
+            trace_headers=pending.trace_headers,
             on_authorizing=on_authorizing,
             first_outcome=outcome,
         )

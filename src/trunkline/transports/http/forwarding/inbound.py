@@ -7,7 +7,7 @@ bus, no faster than the ingress grants credit.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trunkline.clock import Clock
 from trunkline.transports.http.forwarding.frames import (
@@ -34,6 +34,9 @@ from trunkline.transports.http.request import (
     run_detached,
 )
 from trunkline.transports.listener_limits import RetryLater
+
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
 
 __all__ = ["MISSING_SCOPES_HEADER", "ForwardedRequest", "ForwardingTarget", "InboundDispatcher", "PrincipalSerializer"]
 
@@ -167,6 +170,10 @@ class ForwardedRequest(HttpRequest):
         self.response.send_frame(NotHeldFrame(self._frame.number))
 
 
+def _ignore_refusal(_request: HttpRequest, _status: int, _kind: str) -> None:
+    """Report nothing, until an application has taken the request."""
+
+
 class FrameWriter:
     """Sends the response to one forwarded request to the ingress, no faster than the ingress grants credit."""
 
@@ -178,6 +185,8 @@ class FrameWriter:
         wait_sent: Callable[[], Awaitable[None]],
     ) -> None:
         self.send_frame = send_frame
+        self.find_profile: Callable[[HttpRequest], Profile | None] = lambda _: None  # that of the application
+        self.report_refused: Callable[[HttpRequest, int, str], None] = _ignore_refusal  # likewise
         self.credit = window
         self._number = number
         self._wait_sent = wait_sent
@@ -188,6 +197,14 @@ class FrameWriter:
         self._work: deque[Coroutine[Any, Any, None]] = deque()
         self._complete = False
         self._wake: asyncio.Future[None] | None = None
+
+    def profile_of(self, request: HttpRequest) -> "Profile | None":
+        """Return the compatibility profile of the client that sent a request, if it has one."""
+        return self.find_profile(request)
+
+    def on_refused(self, request: HttpRequest, status: int, kind: str) -> None:
+        """Report the refusal of a request to observers."""
+        self.report_refused(request, status, kind)
 
     async def finish(self) -> None:
         """Wait until the response is complete, or the ingress no longer waits for it."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import StoreError
+from trunkline.protocol.meta import TRACE_KEYS
 from trunkline.transports.http.forwarding.frames import (
     CHUNK_SIZE,
     HOLDER_KIND,
@@ -41,7 +42,9 @@ from trunkline.transports.http.request import Headers, HttpRequest
 
 __all__ = ["ClusterLink", "ForwardOutcome", "Forwarder", "Relay"]
 
-_FORWARDED_HEADERS: Final = frozenset({b"accept", b"content-type", b"last-event-id"})
+_FORWARDED_HEADERS: Final = frozenset(
+    {b"accept", b"content-type", b"last-event-id", *(name.encode() for name in TRACE_KEYS)}
+)
 _CHECK_INTERVAL: Final = 1.0  # seconds between checks of the holders
 
 

@@ -84,6 +84,21 @@ class StoredSession(Protocol):
         ...
 
 
+class ProcessLease(Protocol):
+    """Lease of this process."""
+
+    valid_until: float
+    """Time, on the loop's clock, until which no other process can have taken a session of this one. After it, a
+    session's lease must be confirmed before use."""
+
+
+class LeaseHolder(Protocol):
+    """Holder of the current lease of this process."""
+
+    @property
+    def lease(self) -> ProcessLease: ...
+
+
 class SessionBackend(Protocol):
     """Creates, finds and deletes the durable sessions of an endpoint."""
 
@@ -92,9 +107,8 @@ class SessionBackend(Protocol):
         ...
 
     @property
-    def lease_valid_until(self) -> float:
-        """Time, on the loop's clock, until which no other process can have taken a lease of this one. After it, a
-        session's lease must be confirmed before use."""
+    def membership(self) -> LeaseHolder | None:
+        """Holder of the lease under which this process has its sessions; None if no other process can take them."""
         ...
 
     def delete_later(self, stored: StoredSession) -> None:

@@ -7,11 +7,18 @@ Messages about no request go to the standalone stream, which the client opens wi
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trunkline.config import Settings
 from trunkline.errors import InsufficientScope
-from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver, RequestHead
+from trunkline.transports.channel import (
+    ChannelClosed,
+    ChannelInfo,
+    MessageOrigin,
+    ProfiledReceiver,
+    Receiver,
+    RequestHead,
+)
 from trunkline.transports.http.session.event_store import EventStore, MemoryEventStore
 from trunkline.transports.http.session.streams import STANDALONE, Stream
 from trunkline.wire.codec import to_json
@@ -26,6 +33,9 @@ from trunkline.wire.messages import (
     RequestId,
     Response,
 )
+
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
 
 __all__ = ["Exchange", "HttpChannel", "missing_scopes"]
 
@@ -169,11 +179,14 @@ class HttpChannel:
         settings: Settings,
         *,
         revision: str | None = None,
-        session: str | None = None,
+        session_id: str | None = None,
         events: EventStore | None = None,
     ) -> None:
-        """`session` is the id of a durable session, whose events are in `events`."""
-        self._info = ChannelInfo("http", peer, revision=revision, session=session, handshake_only=True)
+        """With `events`, which has the events of the session, the session is durable."""
+        durable = None if events is None else session_id
+        self._info = ChannelInfo(
+            "http", peer, revision=revision, session=durable, session_id=session_id, handshake_only=True
+        )
         self._settings = settings
         self._receiver: Receiver | None = None
         self.closed = False  # whether the session has ended in this process
@@ -191,6 +204,11 @@ class HttpChannel:
     def info(self) -> ChannelInfo:
         """Description of the channel."""
         return self._info
+
+    @property
+    def profile(self) -> "Profile | None":
+        """The compatibility profile of the session, if it has one."""
+        return self._receiver.profile if isinstance(self._receiver, ProfiledReceiver) else None
 
     @property
     def resumable(self) -> bool:
@@ -256,13 +274,13 @@ class HttpChannel:
 
     # --- outgoing -----------------------------------------------------------------------------------
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:
         """Send a message to the exchange or stream that it belongs to."""
         if self.closed:
-            return
+            return None
         if type(message) is Encoded:  # for many sessions
             self._send_event(message.frame, about)
-            return
+            return len(message.frame)
         frame = to_json(message)
         current = self._current_exchange
         if type(message) is Response and current is not None and message.id in current.request_ids:  # the common case
@@ -273,11 +291,15 @@ class HttpChannel:
             self._finish_exchange([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
         else:
             self._send_event(frame, about)
+        return len(frame)
 
     def _send_event(self, frame: bytes, about: RequestId | None) -> None:
         """Send a message on the stream of the request that it is about, or on the standalone stream."""
         exchange = None if about is None else self._find_exchange(about)
-        stream = self.ensure_stream(STANDALONE) if exchange is None else exchange.open_stream()
+        if exchange is not None:
+            stream = exchange.open_stream()
+        else:
+            stream = self._streams.get(STANDALONE) or self.ensure_stream(STANDALONE)
         stream.write(frame)
         if stream.unread_bytes > self._settings.unsent_limit:
             self.terminate(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))

@@ -68,7 +68,7 @@ class SessionEndpoint:
         self._lookup = SessionLookup(guard, self._restorer, forwarder)
         self._guard = guard
         self._settings = guard.settings
-        self._responder = Responder(guard.settings, guard.clock)
+        self._responder = Responder(guard)
 
     def handle(self, request: HttpRequest) -> Handling:
         """Answer a GET or DELETE; refuse other methods."""
@@ -212,9 +212,9 @@ class SessionEndpoint:
             request.refuse(503, refusal.reason, (b"retry-after", refusal.retry_after), kind=refusal.kind)
             return None
         if stored is None:
-            channel = HttpChannel(request.peer, self._settings)
+            channel = HttpChannel(request.peer, self._settings, session_id=ident)
         else:
-            channel = HttpChannel(request.peer, self._settings, session=ident, events=stored.events)
+            channel = HttpChannel(request.peer, self._settings, session_id=ident, events=stored.events)
         channel.open(self._guard.admit_session(channel))
         return self.sessions.add(
             ident, channel, request.principal, stored, host=request.client_host, stage=Stage.OPENED

@@ -103,7 +103,7 @@ class SessionRestorer:
     async def _restore(
         self, stored: StoredSession, ident: str, principal: Any, peer: str
     ) -> HttpSession | SessionRefusal:
-        channel = HttpChannel(peer, self._guard.settings, session=ident, events=stored.events)
+        channel = HttpChannel(peer, self._guard.settings, session_id=ident, events=stored.events)
         channel.open(self._guard.admit_session(channel))
         try:
             revived = await stored.restore(principal)

@@ -6,16 +6,16 @@ oldest of them is evicted, those without a complete handshake first. Only when e
 refused.
 """
 
-import ipaddress
 import secrets
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from trunkline.client_address import address_group
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelClosed
@@ -23,12 +23,14 @@ from trunkline.transports.http.session.backend import SessionBackend, StoredSess
 from trunkline.transports.http.session.channel import HttpChannel
 from trunkline.wire.messages import Batch, Incoming, Notification, RequestId
 
-__all__ = ["HttpSession", "SessionTable", "Stage", "address_group", "next_stage"]
+if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
+
+__all__ = ["HttpSession", "SessionTable", "Stage", "next_stage"]
 
 
 _MAX_EXPIRED_IDS: Final = 1000  # expired ids to remember
 _INITIALIZED: Final = "notifications/initialized"
-_IPV6_PREFIX_BITS: Final = 64  # a client may choose the remaining bits of its IPv6 address
 _TOUCHES_PER_TTL: Final = 10  # a session's use is written at most this often within `session_ttl`
 
 
@@ -47,17 +49,6 @@ def next_stage(stage: Stage, message: Incoming | None) -> Stage:
     parts = message.messages if isinstance(message, Batch) else (message,)
     confirmed = any(isinstance(part, Notification) and part.method == _INITIALIZED for part in parts)
     return Stage.CONFIRMED if confirmed else Stage.OPENED
-
-
-def address_group(host: str) -> str:
-    """Return the address that a client is counted by. For IPv6 that is the /64 network: a client may choose the other
-    bits."""
-    if ":" not in host:
-        return host
-    try:
-        return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_PREFIX_BITS), strict=False))
-    except ValueError:
-        return host
 
 
 class LimitReached(Struct, frozen=True):
@@ -86,6 +77,7 @@ class SessionTable:
     def __init__(self, settings: Settings, clock: Clock, backend: SessionBackend | None = None) -> None:
         """`backend` tells until when the leases of durable sessions are certainly valid."""
         self._backend = backend
+        self._membership = None if backend is None else backend.membership
         self._settings = settings
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
@@ -97,6 +89,11 @@ class SessionTable:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def profile_of(self, ident: str) -> "Profile | None":
+        """Return the compatibility profile of a session; None if it has none, or is not here."""
+        session = self._sessions.get(ident)
+        return None if session is None else session.channel.profile
 
     def make_room(self, principal: Any, host: str | None = None) -> str | None:
         """Return why a client cannot open one more session; None if it can. Evict sessions that were never used first,
@@ -210,7 +207,7 @@ class SessionTable:
         if session is None or session.principal != principal or session.channel.closed:
             return None
         now = self._clock.now()
-        if self._backend is not None and now >= self._backend.lease_valid_until:
+        if self._membership is not None and now >= self._membership.lease.valid_until:
             return None
         self._mark_used(session, now)
         return session

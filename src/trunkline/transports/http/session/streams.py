@@ -59,20 +59,22 @@ class Stream:
 
     def write(self, frame: bytes) -> None:
         """Append a message; send it at once if the reader is waiting for it and the store has committed it."""
-        events, push = self._events, self.push
+        events, waiter = self._events, self._change_waiter
         number = events.append(self.number, frame, self.last_read if self._reader_expected else None)
         settled = events.is_committed(self.number)
-        if settled and push is not None and self._reader_waits_for(number) and push(self._encode_event(number, frame)):
+        if (
+            settled
+            and self.push is not None
+            and self.last_read == number - 1  # the reader has read everything before this event …
+            and waiter is not None
+            and not waiter.done()  # … and waits for more
+            and self.push(self._encode_event(number, frame))
+        ):
             self.last_read = number
             return
         self.unread_bytes += len(frame)
         if settled:
             self.wake_reader()
-
-    def _reader_waits_for(self, number: int) -> bool:
-        """Return whether the reader has read everything before an event and is waiting for more."""
-        waiter = self._change_waiter
-        return waiter is not None and self.last_read == number - 1 and not waiter.done()
 
     def _encode_event(self, number: int, frame: bytes) -> bytes:
         return sse.encode_message(frame, format_event_id(self.number, number) if self.has_event_ids else None)

@@ -144,6 +144,21 @@ async def test_idle_connections_are_closed(server: Web, monkeypatch: pytest.Monk
     await pool.close()
 
 
+async def test_closing_idle_connections_leaves_requests_alone(server: Web, pool: ConnectionPool) -> None:
+    await fetch(pool, server.url)
+    server.on("GET", lambda visit: None)
+    request = asyncio.ensure_future(pool.send("GET", server.url, {}))
+    visit = await server.visited("GET")
+    await fetch(pool, server.url)
+    assert server.open == 2
+    await pool.close_idle()
+    await until(lambda: server.open == 1)
+    visit.respond(200, b"late")
+    assert await read_body(await request, LIMIT) == b"late"
+    await fetch(pool, server.url)
+    assert server.connections == 2
+
+
 async def test_old_idle_connection_is_not_used(
     server: Web, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

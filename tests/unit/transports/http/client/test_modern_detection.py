@@ -1,5 +1,6 @@
 """Which era a server on the web speaks, from what it answers to the first question."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,7 @@ from tests.unit.transports.http.client.web import Visit, Web, event, web
 from trunkline import Client, Settings
 from trunkline.errors import HandshakeFailed, TransportError
 from trunkline.protocol.client_envelope import PROBE_ID
+from trunkline.testing import ManualClock
 
 HANDSHAKE = ["2025-11-25", "2025-06-18"]
 
@@ -142,8 +144,14 @@ async def test_no_common_revision_error_names_both_sides(server: Web) -> None:
 
 async def test_unanswered_discover_falls_back_to_initialize(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.left())
-    async with client(server, settings=Settings(probe_timeout=0.05)) as it:
-        assert it.revision == "2025-11-25"
+    clock = ManualClock()
+    it = client(server, clock=clock, settings=Settings(probe_timeout=5.0))
+    opening = asyncio.create_task(it.open())
+    await server.visited("server/discover")
+    clock.advance(5)
+    await opening
+    assert it.revision == "2025-11-25"
+    await it.close()
     assert asked(server) == ["server/discover"]
 
 

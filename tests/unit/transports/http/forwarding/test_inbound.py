@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+from typing import Any
 
 import pytest
 from tests.limits import PATIENCE
 
 from trunkline.clock import LoopClock
 from trunkline.config import Settings
+from trunkline.protocol.profiles import PROFILES, Profile
 from trunkline.server.access.principal_codec import PrincipalCodec
+from trunkline.transports.channel import Channel, Receiver
+from trunkline.transports.http.app import HttpApp
 from trunkline.transports.http.forwarding.frames import (
     ChunkFrame,
     CreditFrame,
@@ -23,7 +27,11 @@ from trunkline.transports.http.forwarding.inbound import ForwardedRequest, Inbou
 from trunkline.transports.http.respond import Responder
 from trunkline.transports.http.session.event_store import MemoryEventStore
 from trunkline.transports.http.session.streams import STANDALONE, Stream
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import sse
+from trunkline.wire.codec import json_decoder
+
+decode = json_decoder(dict[str, Any])
 
 
 class Patient:
@@ -164,10 +172,14 @@ async def test_unacknowledged_events_go_to_the_next_reader(
 ) -> None:
     stream, begun = Stream(STANDALONE, MemoryEventStore(10, 10_000)), asyncio.Event()
 
+    def accept(channel: Channel) -> Receiver:
+        raise AssertionError(channel)
+
     class Reader(Patient):
         async def handle_forwarded(self, request: ForwardedRequest) -> bool:
             begun.set()
-            await Responder(Settings(), LoopClock(asyncio.get_running_loop())).write_stream(request, stream)
+            guard = ListenerGuard(accept, Settings(), LoopClock(asyncio.get_running_loop()))
+            await Responder(guard).write_stream(request, stream)
             self.left.set()
             return True
 
@@ -232,3 +244,28 @@ async def test_handling_that_continues_after_the_ingress_has_left_is_run(arrival
     kept[0].run(rest())
     async with asyncio.timeout(PATIENCE):
         await ran.wait()
+
+
+@pytest.mark.row("E32058e")
+@pytest.mark.parametrize(("profile", "code"), [(None, -32600), (PROFILES["erlmcp"], -32058)])
+async def test_forwarded_request_has_the_codes_of_the_profile(
+    profile: Profile | None, code: int, said: list[HolderFrame]
+) -> None:
+    async def sent() -> None:
+        pass
+
+    def reply(frame: HolderFrame) -> bool:
+        said.append(frame)
+        return True
+
+    def accept(channel: Channel) -> Receiver:
+        raise AssertionError(channel)
+
+    clock = LoopClock(asyncio.get_running_loop())
+    app = HttpApp(ListenerGuard(accept, Settings(), clock, profile=profile), "/")
+    request = ForwardedRequest(ask(1), PrincipalCodec(), None, reply, sent)
+    assert not await app.handle_forwarded(request)  # there is no such session
+    request.refuse(404, "session not found", kind="session_not_found")
+    assert isinstance(said[0], ResponseFrame)
+    assert decode(said[0].body)["error"]["code"] == code
+    app.close()

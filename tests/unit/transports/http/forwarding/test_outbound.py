@@ -237,7 +237,7 @@ async def test_reopened_standalone_stream_replaces_the_former_one(pair: list[Pla
 async def test_request_whose_frame_is_lost_is_answered(pair: list[Place], kind: bytes) -> None:
     """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
     ident = await pair[0].session()
-    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._runtime.get_services().cluster._membership._bus  # type: ignore[union-attr]
+    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._runtime.get_services().cluster.membership._bus  # type: ignore[union-attr]
     send, lost = bus.send, list[bytes]()
 
     def lose_first(to: str, message: bytes) -> bool:
@@ -316,6 +316,7 @@ async def test_interrupted_calls_at_shutdown_keep_the_session(tmp_path: Path) ->
         assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
+@pytest.mark.row("Q08")
 async def test_session_missing_at_its_holder_is_answered_503(pair: list[Place]) -> None:
     ident = await pair[0].session()
     assert pair[0].app.state is not None

@@ -385,6 +385,7 @@ async def test_session_with_open_stream_does_not_expire() -> None:
         assert (await host.ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
+@pytest.mark.row("Q08")
 async def test_session_limit_refuses_and_never_evicts_used_sessions() -> None:
     async with hosted(Scene(max_sessions=3, max_sessions_per_principal=2).server) as host:
         host.principal = "ada"
