@@ -4,22 +4,20 @@ It wraps a `Client` on an event loop that runs on a thread of its own, so it wor
 running already, as in a notebook. Handlers are called on that thread.
 """
 
-import asyncio
-import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Self
 
 from msgspec import UNSET
 
 from trunkline.client.client import Client, Pending
+from trunkline.client.loop_thread import LoopThread
+from trunkline.client.notifications import Handler
 from trunkline.client.pagination import Cursor
 from trunkline.client.results import UNSPECIFIED, T, T_co, ToolResult
 from trunkline.client.retry import OnProgress
 from trunkline.client.tasks.handle import Task
-from trunkline.errors import MisuseError, OutcomeUnknown
+from trunkline.errors import MisuseError
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import (
     Completion,
@@ -41,29 +39,39 @@ from trunkline.protocol.types import (
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-__all__ = ["BlockingClient", "BlockingTask"]
+__all__ = ["BlockingClient", "BlockingTask", "BlockingToolFunctions", "ClientOnThread", "same_parameters_as"]
 
 P = ParamSpec("P")
-_NOT_OPEN: Final = "the client is not open: `with client:` or `client.open()` comes first"
-_WOULD_DEADLOCK: Final = "a handler of a blocking client cannot wait for it: that would be for ever"
 
 
-def _same_parameters_as(
+def same_parameters_as(
     method: Callable[Concatenate[Any, P], None],  # noqa: ARG001 - for type checkers
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
     """Tell type checkers that a method takes the parameters of another one; return it unchanged."""
     return lambda own: own
 
 
-class BlockingClient:
-    """A blocking MCP client: `with BlockingClient(target) as client`. Takes the arguments of `Client`."""
+class ClientOnThread(NamedTuple):
+    """A client on the loop of a thread that has other uses too: a target of `BlockingClient`."""
 
-    @_same_parameters_as(Client.__init__)
+    client: Client
+    thread: LoopThread
+
+
+class BlockingClient:
+    """A blocking MCP client: `with BlockingClient(target) as client`. Takes the arguments of `Client`, or a `Client`
+    that is not open."""
+
+    @same_parameters_as(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
-        self._client = Client(target, **options)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # guards starting a call; never held while waiting for the server
+        if isinstance(target, Client) and options:
+            raise MisuseError(f"{next(iter(options))}= belongs to the Client that this one wraps")
+        self._owns_thread = not isinstance(target, ClientOnThread)
+        if isinstance(target, ClientOnThread):
+            self._client, self._thread = target
+            return
+        self._client = target if isinstance(target, Client) else Client(target, **options)
+        self._thread = LoopThread("client")
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._client).removeprefix('<')}"
@@ -72,15 +80,8 @@ class BlockingClient:
 
     def open(self) -> Self:
         """Connect and wait until calls can be made; raise the reason if they cannot."""
-        with self._lock:
-            if self._loop is None:
-                if self._thread is not None:
-                    self._thread.join()  # another thread is closing the client
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="trunkline-client", daemon=True
-                )
-                self._thread.start()
+        if self._owns_thread:
+            self._thread.start()
         try:
             self._wait(self._client.open)
         except BaseException:
@@ -90,21 +91,10 @@ class BlockingClient:
 
     def close(self) -> None:
         """Close the connection and wait until all background work has ended."""
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            if thread is None:
-                return
-            if thread is threading.current_thread():
-                raise MisuseError(_WOULD_DEADLOCK)
-            closing = None if loop is None else _LoopCall(loop, self._client.close)
-            self._loop = None
-        try:
-            if closing is not None:
-                closing.result()
-        finally:
-            if loop is not None:
-                loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+        if self._owns_thread:
+            self._thread.stop(self._client.close)
+        else:
+            self._wait(self._client.close)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -113,24 +103,10 @@ class BlockingClient:
         self.close()
 
     def _wait(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        with self._lock:
-            if self._loop is None or threading.current_thread() is self._thread:
-                raise MisuseError(_NOT_OPEN if self._loop is None else _WOULD_DEADLOCK)
-            call = _LoopCall(self._loop, ask)
-        try:
-            return call.result()
-        except CancelledError:
-            raise OutcomeUnknown("the client was closed") from None
-        except BaseException:  # for example, Ctrl+C
-            call.cancel()
-            raise
+        return self._thread.wait(ask)
 
     def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        while True:
-            try:
-                yield self._wait(partial(_next_item, items))
-            except _IterationEnded:
-                return
+        return self._thread.iterate(items)
 
     # --- state ---------------------------------------------------------------------------------
 
@@ -164,9 +140,20 @@ class BlockingClient:
         """Check that the server responds."""
         self._wait(partial(self._client.ping, timeout=timeout))
 
-    def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
-        """Send any request of the specification with plain params."""
-        return self._wait(partial(self._client.request, method, params, timeout=timeout))
+    def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        returns: "TypeForm[T]" = UNSPECIFIED,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send any request with plain params."""
+        return self._wait(partial(self._client.request, method, params, returns=returns, timeout=timeout))
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> None:
+        """Send a notification of a method outside of the specification."""
+        self._wait(partial(self._client.notify, method, params, timeout=timeout))
 
     def set_log_level(self, level: LoggingLevel) -> None:
         """Request log messages of a level and above."""
@@ -176,9 +163,15 @@ class BlockingClient:
         """Return all tools, or one page of them, like `Client.list_tools`."""
         return self._wait(partial(self._client.list_tools, cursor, timeout=timeout))
 
-    def tools(self) -> Iterator[Tool]:
-        """Yield all tools, one page at a time."""
-        return self._iterate(self._client.tools())
+    @property
+    def tools(self) -> "BlockingToolFunctions":
+        """The tools as functions, like `Client.tools`: `client.tools.add(a=1)`. `client.tools()` yields the definitions
+        of all tools."""
+        return BlockingToolFunctions(self)
+
+    def iterate_tools(self) -> Iterator[Tool]:
+        """Yield the definitions of all tools, one page at a time, as `tools()` does."""
+        return self._iterate(self._client.iterate_tools())
 
     def call_tool(
         self,
@@ -283,9 +276,33 @@ class BlockingClient:
         """Complete the value of an argument."""
         return self._wait(partial(self._client.complete, kind, name, argument, value))
 
-    def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
+    def on(self, name: str, handler: Handler) -> Callable[[], None]:
         """Call a handler with the params of each notification of that name; return a function that removes it."""
         return self._client.on(name, handler)
+
+
+class BlockingToolFunctions:
+    """The tools of a server as functions: what `ToolFunctions` is to a `Client`."""
+
+    def __init__(self, client: BlockingClient) -> None:
+        self._client = client
+
+    def __call__(self) -> Iterator[Tool]:
+        """Yield the definitions of all tools, one page at a time."""
+        return self._client.iterate_tools()
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Return the tool of that name: a function of its arguments that returns the data of its result."""
+
+        def call(**arguments: Any) -> Any:
+            return self._client.call_tool(name, arguments).data
+
+        return call
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self[name]
 
 
 class BlockingTask(Generic[T_co]):
@@ -324,57 +341,3 @@ class BlockingTask(Generic[T_co]):
     def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult[T_co]:
         """Wait for the result and return it, like `Task.result`."""
         return self._wait(partial(self._task.result, timeout=timeout, raise_on_error=raise_on_error))
-
-
-class _LoopCall(Generic[T]):
-    """A coroutine on the client's loop. It is created there, where no Ctrl+C can come between creating and
-    running it."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._loop = loop
-        self._make_coroutine = make_coroutine
-        self._outcome: Future[T] = Future()
-        self._task: asyncio.Task[T] | None = None
-        loop.call_soon_threadsafe(self._start)
-
-    def result(self) -> T:
-        """Wait for the result and return it."""
-        return self._outcome.result()
-
-    def cancel(self) -> None:
-        """Cancel the coroutine."""
-        if not self._outcome.done():
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
-                self._loop.call_soon_threadsafe(self._cancel)
-
-    def _start(self) -> None:
-        self._task = self._loop.create_task(self._make_coroutine())
-        self._task.add_done_callback(self._on_done)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _on_done(self, task: "asyncio.Task[T]") -> None:
-        if task.cancelled():
-            self._outcome.cancel()
-        elif (error := task.exception()) is not None:
-            self._outcome.set_exception(error)
-        else:
-            self._outcome.set_result(task.result())
-
-
-class _IterationEnded(Exception):
-    """The async iterator is exhausted."""
-
-
-async def _next_item(items: AsyncIterator[T]) -> T:
-    try:
-        return await anext(items)
-    except StopAsyncIteration:
-        raise _IterationEnded from None
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()

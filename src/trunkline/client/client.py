@@ -1,38 +1,38 @@
 """`Client`: the public API of a client, one typed coroutine for each request that a server answers."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from trunkline.client.client_options import OPTION_KINDS, check_level
-from trunkline.client.connection import ClientConnection
 from trunkline.client.host_callbacks import Elicit, HostCallbacks, OpenUrl, RootLike, Sample, to_root
-from trunkline.client.notifications import NotificationReader
+from trunkline.client.notifications import Handler, NotificationReader
 from trunkline.client.pagination import Cursor, fetch_all_pages, iterate_pages
 from trunkline.client.progress_deadline import ProgressDeadline, ProgressRelay
-from trunkline.client.results import UNSPECIFIED, T, ToolResult, build_tool_result
-from trunkline.client.retry import LIVENESS_CHECK, OnProgress
-from trunkline.client.runtime import ClientDeclaration, ClientRuntime
-from trunkline.client.targets import allowed_reach, display_name, make_connector
+from trunkline.client.results import UNSPECIFIED, T, ToolResult, build_tool_result, decode_custom_result
+from trunkline.client.retry import LIVENESS_CHECK, OnProgress, Repeatable, always_repeatable, never_repeatable
+from trunkline.client.runtime import ClientDeclaration, ClientRuntime, refusal_of
+from trunkline.client.targets import allowed_reach, display_name, in_process_server, make_connector
 from trunkline.client.tasks.handle import ClientTasks, Task
-from trunkline.client.tasks.status import TaskSnapshot, TaskStarted
+from trunkline.client.tasks.status import TaskSnapshot, TaskStarted, decode_call_result
+from trunkline.client.tool_functions import ToolFunctions
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import ConnectionClosed, MisuseError, TrunklineError
-from trunkline.errors.options import check_name, check_options
+from trunkline.errors import ConnectionClosed, MethodNotFound, MisuseError, PeerError, TrunklineError
+from trunkline.errors.options import check_name, check_options, describe_value
 from trunkline.facts import Observer, Observers
+from trunkline.protocol.custom_methods import find_name_fault
 from trunkline.protocol.extensions import negotiated_settings, validate_extensions
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.methods import find_method
-from trunkline.protocol.revisions import Revision
+from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.protocol.types import (
     NO_ARGUMENTS,
     CallToolParams,
-    CallToolResult,
     CompleteParams,
     CompleteResult,
     Completion,
@@ -65,15 +65,20 @@ from trunkline.protocol.types import (
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.registry import type_adapters
+from trunkline.rpc.current_call import TRACKED_SERVERS
 from trunkline.version import __version__
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from trunkline.protocol.profiles import Profile, ProfileName
+    from trunkline.sampling.provider import SamplingProvider
     from trunkline.transports.http.client.credentials import Auth
 
 __all__ = ["Client", "Pending"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _LISTEN: Final = find_method("subscriptions/listen")
 
@@ -104,23 +109,27 @@ class Client:
         title: str | None = None,
         settings: Settings | None = None,
         revision: str | None = None,
-        sampling: Sample | None = None,
-        sampling_tools: bool = False,
+        sampling: "Sample | SamplingProvider | None" = None,
+        sampling_tools: bool | None = None,
         elicitation: Elicit | None = None,
         open_url: OpenUrl | None = None,
         roots: Iterable[RootLike] | None = None,
         on_log: Callable[[LoggingMessageParams], Any] | None = None,
         log_level: LoggingLevel | None = None,
         on_failed: Callable[[TrunklineError], object] | None = None,
+        on_phase: Callable[[Phase], object] | None = None,
         experimental: Mapping[str, Any] | None = None,
         extensions: Mapping[str, Mapping[str, Any]] | None = None,
         observers: Iterable[Observer] | None = None,
+        compat: "ProfileName | None" = None,
         clock: Clock | None = None,
     ) -> None:
         """`auth` authenticates the client to an HTTP or WebSocket server: a token, or a provider of tokens such as
         `trunkline.auth.OAuth()`. `revision` is the newest revision to negotiate. `sampling`, `elicitation`, `open_url`
         and `roots` answer requests of the server; the client declares the capabilities of those that you pass.
-        `on_failed` is called when the client gives up reconnecting."""
+        `on_failed` is called when the client gives up reconnecting; `on_phase` with `Phase.RECONNECTING` when the
+        connection is lost, and with `Phase.READY` when there is another. `compat="erlmcp"` is for servers that follow
+        the founding documents."""
         options = {
             "version": version,
             "title": title,
@@ -133,6 +142,7 @@ class Client:
             "on_log": on_log,
             "log_level": log_level,
             "on_failed": on_failed,
+            "on_phase": on_phase,
             "experimental": experimental,
             "extensions": extensions,
             "observers": observers,
@@ -140,14 +150,18 @@ class Client:
         }
         check_name("a client", name, 'name="my-app"')
         check_options("client", options, OPTION_KINDS)
+        profile = None if compat is None else _find_profile(compat)
         self.settings = settings or Settings()
+        if profile is not None:
+            self.settings = profile.limit_times(self.settings)
         self._connector = make_connector(target, self.settings, auth)
         self._extensions = validate_extensions(extensions)
         declaration = ClientDeclaration(
             info=Implementation(name=name, version=version or __version__, title=title),
-            revisions=_revisions_up_to(revision),
+            revisions=_revisions_up_to(revision, profile),
             experimental=dict(experimental or {}),
             extensions={TASKS_EXTENSION: {}, **self._extensions},
+            profile=profile,
         )
         callbacks = HostCallbacks(
             sampling=sampling,
@@ -167,6 +181,7 @@ class Client:
             log_level=log_level,
             default_log_level=None if on_log is None else "info",  # the default level of servers
             on_failed=on_failed,
+            on_phase=on_phase,
         )
         self._tasks = ClientTasks(self._runtime)
         if on_log is not None:
@@ -182,6 +197,7 @@ class Client:
         """Connect and wait until calls can be made; raise the reason if they cannot. An open client stays open."""
         if self._runtime.on_other_loop:
             return await self._runtime.run_from_other_loop(self.open())
+        TRACKED_SERVERS.add_client(in_process_server(self._connector))
         await self._runtime.open()
         return self
 
@@ -257,9 +273,9 @@ class Client:
         return tuple(self._runtime.callbacks.roots or ())
 
     @property
-    def notification_handlers(self) -> Mapping[str, tuple[Callable[[Any], Any], ...]]:
+    def notification_handlers(self) -> Mapping[str, tuple[Handler, ...]]:
         """The handlers registered with `on`, by notification."""
-        return {name: tuple(handlers) for name, handlers in self._runtime.notifications.handlers.items()}
+        return self._runtime.notifications.handlers
 
     @property
     def losses(self) -> int:
@@ -281,17 +297,12 @@ class Client:
         name: str,
         params: Any,
         *,
-        repeatable: Callable[[ClientConnection], bool] = lambda _: True,
+        repeatable: Repeatable = always_repeatable,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
         return await self._runtime.request(
-            name,
-            params,
-            repeatable=repeatable,
-            timeout=timeout,
-            on_progress=on_progress,
-            on_abandoned=self._tasks.abandon_call if self._tasks.may_become_task(name, params) else None,
+            name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress
         )
 
     async def ping(self, *, timeout: float | None = None) -> None:
@@ -303,19 +314,56 @@ class Client:
         method: str,
         params: Mapping[str, Any] | None = None,
         *,
+        returns: "TypeForm[T]" = UNSPECIFIED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        """Send any request of the specification with plain params, and return the result in the method's type. The
-        client does not repeat it after a lost connection."""
+        """Send any request with plain params, and return the result: of a method of the specification in its type, of
+        another one as the type `returns`, by default a dict. The client does not repeat it after a lost connection."""
         row = find_method(method)
+        if row is None and find_name_fault(method) is None:
+            plain = _copy_params(method, params)
+            result = await self._request(
+                method, plain, repeatable=never_repeatable, timeout=timeout, on_progress=on_progress
+            )
+            return decode_custom_result(method, result, returns)
         if row is None or row.result is None:
-            raise MisuseError(f"{method!r} is not a request of the specification")
+            why = "nor a name outside of it, such as 'acme/ping'"
+            raise MisuseError(f"{method!r} is not a request of the specification, {why}")
         try:
             typed = _params_decoder(method)(codec.to_json(params or {}))
         except (TypeError, ValueError, RecursionError) as error:  # no JSON, or not of the method's type
             raise MisuseError(f"params of {method}: {error}") from None
-        return await self._request(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
+        if isinstance(typed, CallToolParams):
+            return await self._runtime.call_tool(
+                typed,
+                repeatable=never_repeatable,
+                timeout=timeout,
+                on_progress=on_progress,
+                on_abandoned=self._tasks.abandon_call,
+            )
+        return await self._request(method, typed, repeatable=never_repeatable, timeout=timeout, on_progress=on_progress)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Send a notification of a method outside of the specification. Waits for a connection; a notification is lost
+        with its connection."""
+        if (fault := find_name_fault(method)) is not None:
+            raise MisuseError(fault)
+        runtime = self._runtime
+        await runtime.run_on_own_loop(runtime.notify(method, _copy_params(method, params), timeout))
+
+    def method(self, name: str) -> Callable[[F], F]:
+        """Register a function that answers requests of the server of a method outside of the specification, such as
+        "acme/ask". The members of the params are its arguments, and it returns an object or None. It may be async; a
+        plain function runs on a thread. One parameter may be a `CallbackContext`."""
+
+        def register(function: F) -> F:
+            self._runtime.request_handlers.add(name, function)
+            return function
+
+        return register
 
     async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
         """Request log messages of a level and above, again after each reconnect."""
@@ -347,8 +395,14 @@ class Client:
             known_tools.fill(listed.tools, changes)
         return listed
 
-    async def tools(self) -> AsyncIterator[Tool]:
-        """Yield all tools, one page at a time."""
+    @property
+    def tools(self) -> ToolFunctions:
+        """The tools as functions: `await client.tools.add(a=1)`, and `client.tools["read-file"]` for a name that is no
+        identifier. `client.tools()` yields the definitions of all tools."""
+        return ToolFunctions(self)
+
+    async def iterate_tools(self) -> AsyncIterator[Tool]:
+        """Yield the definitions of all tools, one page at a time, as `tools()` does."""
         known_tools = self._runtime.known_tools
         changes, found = known_tools.changes, list[Tool]()
         async for page in iterate_pages(self.list_tools):
@@ -379,50 +433,56 @@ class Client:
         with that key with the same result. If the server declares that this also holds across restarts, the client
         repeats such a call after a lost connection.
         """
-        runtime, relay = self._runtime, _relay(on_progress)
-        deadline = None if timeout is None and relay is None else ProgressDeadline(runtime.now, timeout)
-        if relay is not None and deadline is not None:
-            relay.deadlines.add(deadline)
-        required = runtime.may_require_tasks and await runtime.task_support(name, timeout) == "required"
-        result = await self._send_tool_call(
-            CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
-            task=TaskMetadata() if required else None,
+        runtime = self._runtime
+        supervisor, known_tools = runtime.supervisor, runtime.known_tools
+        relay = deadline = task = None
+        if timeout is not None or on_progress is not None:
+            relay, deadline = _relay(on_progress), ProgressDeadline(runtime.now, timeout)
+            if relay is not None:
+                relay.deadlines.add(deadline)
+        connection = None if supervisor is None else supervisor.connection
+        if (connection is None or connection.supports_tool_tasks) and (
+            await runtime.task_support(name, timeout) == "required"
+        ):
+            task = TaskMetadata()
+        if idempotency_key is not None:
+            meta = {**(meta or {}), IDEMPOTENCY_KEY: idempotency_key}
+        params = CallToolParams(
+            name=name,
+            arguments=NO_ARGUMENTS if arguments is None else _encode_arguments(name, arguments),
+            meta=meta,
+            task=task,
+        )
+        reply = await runtime.send_tool_call(
+            params,
+            repeatable=known_tools.may_repeat,
             timeout=None if deadline is None else deadline.remaining,
             on_progress=relay,
-            idempotency_key=idempotency_key,
+            on_abandoned=self._tasks.abandon_call,
         )
+        result = decode_call_result(reply.raw, reply.request, is_task=reply.is_task)
+        if refusal_of(result):
+            repeating = runtime.repeat_refused_call(
+                reply,
+                params,
+                repeatable=known_tools.may_repeat,
+                due=None if deadline is None else deadline.due,
+                on_progress=relay,
+                on_abandoned=self._tasks.abandon_call,
+            )
+            reply, result = await runtime.run_on_own_loop(repeating)
+        if not known_tools.fresh:
+            await runtime.wait_for_tools(result, None if deadline is None else deadline.due)
         if isinstance(result, TaskStarted):
-            task: Task[T] = Task(
+            started: Task[T] = Task(
                 self._tasks, result.snapshot, tool=name, returns=returns, request=result.request, progress_relay=relay
             )
             deadline = deadline or ProgressDeadline(runtime.now, timeout)
-            work = self._tasks.finish_unowned(task, deadline, raise_on_error=raise_on_error)
+            work = self._tasks.finish_unowned(started, deadline, raise_on_error=raise_on_error)
             return await runtime.run_on_own_loop(work)
-        known = runtime.known_tools.get(name)
-        return build_tool_result(name, result, known, returns, raise_on_error=raise_on_error)
-
-    def _send_tool_call(
-        self,
-        params: CallToolParams,
-        *,
-        task: TaskMetadata | None,
-        timeout: float | None,
-        on_progress: OnProgress | None,
-        idempotency_key: str | None,
-    ) -> Awaitable[CallToolResult | TaskStarted]:
-        """Call a tool, as a task if `task` says so; repeat it after a lost connection where that is safe."""
-        keyed, known_tools = idempotency_key is not None, self._runtime.known_tools
-        if keyed:
-            params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
-        params.task = task
-        return self._runtime.request(
-            "tools/call",
-            params,
-            repeatable=lambda lost: known_tools.repeatable(params.name) or (keyed and lost.supports_idempotency_keys),
-            timeout=timeout,
-            on_progress=on_progress,
-            on_abandoned=self._tasks.abandon_call if self._tasks.may_become_task("tools/call", params) else None,
-        )
+        size = memoryview(reply.raw).nbytes
+        known = known_tools.by_name.get(name)
+        return build_tool_result(name, result, known, returns, raise_on_error=raise_on_error, json_size=size)
 
     async def start_tool(
         self,
@@ -445,12 +505,16 @@ class Client:
         """
         deadline, relay = ProgressDeadline(self._runtime.now, timeout), _relay(on_progress)
         support = await self._runtime.task_support(name, timeout)
-        result = await self._send_tool_call(
-            CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
-            task=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
+        task = None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000))
+        encoded = NO_ARGUMENTS if arguments is None else _encode_arguments(name, arguments)
+        if idempotency_key is not None:
+            meta = {**(meta or {}), IDEMPOTENCY_KEY: idempotency_key}
+        result = await self._runtime.call_tool(
+            CallToolParams(name=name, arguments=encoded, meta=meta, task=task),
+            repeatable=self._runtime.known_tools.may_repeat,
             timeout=deadline.remaining,
             on_progress=relay,
-            idempotency_key=idempotency_key,
+            on_abandoned=self._tasks.abandon_call,
         )
         if isinstance(result, TaskStarted):
             return Task(
@@ -478,8 +542,14 @@ class Client:
     async def list_resource_templates(
         self, cursor: Cursor = UNSET, *, timeout: float | None = None
     ) -> ListResourceTemplatesResult:
-        """Return all resource templates, like `list_tools`; `resource_templates()` yields them one by one."""
-        return await self._list_pages("resources/templates/list", cursor, timeout)
+        """Return all resource templates, like `list_tools`; `resource_templates()` yields them one by one. A server
+        that has resources, but not this method, has no templates."""
+        try:
+            return await self._list_pages("resources/templates/list", cursor, timeout)
+        except PeerError as error:
+            if error.code != MethodNotFound.code:
+                raise
+            return ListResourceTemplatesResult([])
 
     async def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
         """Yield all resource templates, one page at a time."""
@@ -552,11 +622,12 @@ class Client:
 
     # --- notifications -------------------------------------------------------------------------
 
-    def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
+    def on(self, name: str, handler: Handler) -> Callable[[], None]:
         """Call a handler with the params of each notification of that name; return a function that removes it.
 
-        The handler may be async, or plain and quick. Its exceptions are reported to observers, and do not affect the
-        connection.
+        A handler of two parameters gets the name as well, before the params. Names outside of the specification are
+        allowed; their params are a dict, or of the type of the parameter's annotation. The handler may be async, or
+        plain and quick. Its exceptions are reported to observers, and do not affect the connection.
         """
         self._runtime.notifications.on(name, handler)
         return partial(self._runtime.notifications.off, name, handler)
@@ -585,19 +656,32 @@ def _params_decoder(method: str) -> Callable[[Any], Any]:
     return codec.json_decoder(Empty if row is None else row.params)
 
 
+def _copy_params(method: str, params: Any) -> dict[str, Any]:
+    """Return the params of a method outside of the specification as a dict. Raises `MisuseError` for other values."""
+    if params is not None and not isinstance(params, Mapping):
+        raise MisuseError(f"params of {method}: expected a mapping, not {describe_value(params)}")
+    return dict(cast("Mapping[str, Any]", params or {}))
+
+
 def _encode_arguments(name: str, arguments: Any) -> Raw:
     try:
-        return NO_ARGUMENTS if arguments is None else Raw(type_adapters.to_json(arguments))
+        return Raw(type_adapters.to_json(arguments))
     except (TypeError, ValueError, RecursionError) as error:  # no JSON, an integer of too many digits, or a cycle
         raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 
 
-def _revisions_up_to(revision: str | None) -> tuple[Revision, ...]:
-    if revision is None:
-        return tuple(Revision)
-    if revision not in list(Revision):
+def _revisions_up_to(revision: str | None, profile: "Profile | None") -> tuple[Revision, ...]:
+    """Return the revisions to negotiate. A profile is for the handshake era."""
+    if revision is not None and revision not in list(Revision):
         raise MisuseError(f"revision= must be one of {', '.join(Revision)}, not {revision!r}")
-    return tuple(one for one in Revision if one.value <= revision)
+    known = tuple(Revision) if profile is None else HANDSHAKE
+    return known if revision is None else tuple(one for one in known if one.value <= revision)
+
+
+def _find_profile(name: str) -> "Profile":
+    from trunkline.protocol.profiles import find_profile  # imported here: few clients have a profile
+
+    return find_profile(name)
 
 
 def _default_observers() -> list[Observer]:

@@ -21,7 +21,7 @@ def _is_clock(value: Any) -> bool:
 
 OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     **dict.fromkeys(("version", "title"), TEXT),
-    **dict.fromkeys(("sampling", "elicitation", "open_url", "on_log", "on_failed"), FUNCTION),
+    **dict.fromkeys(("sampling", "elicitation", "open_url", "on_log", "on_failed", "on_phase"), FUNCTION),
     **dict.fromkeys(("experimental", "extensions"), MAPPING),
     "sampling_tools": FLAG,
     "settings": instance_of("a Settings, such as Settings(connect_timeout=5.0)", Settings),

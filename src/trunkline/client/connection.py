@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, Final
 
 from trunkline.client import era_probe
@@ -65,6 +64,10 @@ class ClientConnection(PeerConnection):
         self.instructions: str | None = None
         self.pending_authorizations = 0  # requests that wait for a person to authorize them
         self.on_authorized: Callable[[], object] = bool  # called after each of them
+        self.modern = False  # every request carries its own envelope; known after the handshake, as are these:
+        self.supports_tool_tasks = False  # the server has declared that calls of its tools may run as tasks
+        self.supports_tasks_extension = False  # the server may run calls as tasks in the modern era
+        self.discovered_versions: tuple[str, ...] = ()  # the revisions that a server of the modern era supports
         super().__init__(shared, session, channel)
         self.disconnected: asyncio.Future[ChannelClosed] = self.loop.create_future()
 
@@ -74,6 +77,16 @@ class ClientConnection(PeerConnection):
         """Detect the server's era, unless it is known, and complete the handshake. Raises `HandshakeFailed`. `on_sent`
         is called when the first request has been sent."""
         self._on_first_sent = on_sent
+        found = await self._detect_and_initialize(era)
+        negotiated = self.session.negotiated
+        self.modern = found is Era.MODERN
+        self.supports_tool_tasks = self.session.has_capability(Side.SERVER, "tasks.requests.tools.call")
+        self.supports_tasks_extension = (
+            negotiated is not None and negotiated_settings(TASKS_EXTENSION, _DECLARED, negotiated.server) is not None
+        )
+        return found
+
+    async def _detect_and_initialize(self, era: Era | None) -> Era:
         modern = Revision.V2026_07_28 in self.session.revisions
         if modern and era is not Era.HANDSHAKE and await self._discover():
             return Era.MODERN
@@ -104,6 +117,7 @@ class ClientConnection(PeerConnection):
             self.step(Signal.SEND_INITIALIZE)
         self.session.complete_discovery(answer)
         self.instructions = answer.instructions
+        self.discovered_versions = tuple(answer.supported_versions)
         self.report_phase_change(Phase.INITIALIZING)
         return True
 
@@ -135,9 +149,10 @@ class ClientConnection(PeerConnection):
             raise closed_error(self.disconnected.result())
         session = self.session
         wanted = max(revision for revision in session.revisions if revision.era is Era.HANDSHAKE)
+        kept = frozenset[str]() if session.profile is None else session.profile.features
         params = InitializeParams(
             protocol_version=wanted.value,
-            capabilities=restrict_to_revision(session.own_capabilities, wanted),
+            capabilities=restrict_to_revision(session.own_capabilities, wanted, keep=kept),
             client_info=session.info,
         )
         self._initialize_queued = True
@@ -198,25 +213,9 @@ class ClientConnection(PeerConnection):
         return await asyncio.shield(self._ping_task)
 
     @property
-    def modern(self) -> bool:
-        """Whether the connection uses the modern era, where every request carries its own envelope."""
-        return self.session.client_envelope is not None
-
-    @property
     def supports_task_augmentation(self) -> bool:
         """Whether a request may ask to be run as a task."""
         return self.session.revision is Revision.V2025_11_25
-
-    @cached_property
-    def supports_tool_tasks(self) -> bool:
-        """Whether the server has declared that calls of its tools may run as tasks. Read after the handshake."""
-        return self.session.has_capability(Side.SERVER, "tasks.requests.tools.call")
-
-    @cached_property
-    def supports_tasks_extension(self) -> bool:
-        """Whether the server may run calls as tasks in the modern era. Read after the handshake."""
-        negotiated = self.session.negotiated
-        return negotiated is not None and negotiated_settings(TASKS_EXTENSION, _DECLARED, negotiated.server) is not None
 
     @property
     def supports_idempotency_keys(self) -> bool:

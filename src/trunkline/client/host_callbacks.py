@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 from trunkline.auth.page_policy import check_page_addresses, check_page_addresses_blocking, parse_page_url
@@ -20,6 +20,7 @@ from trunkline.client.tasks.hosted import HostedTasks
 from trunkline.errors import InvalidParams, MisuseError
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import progress_token
+from trunkline.protocol.tool_messages import find_tool_mismatch
 from trunkline.protocol.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -31,9 +32,12 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.registry.handlers import ThreadCall
-from trunkline.registry.signatures import underlying_function
+from trunkline.registry.signatures import read_signature, underlying_function
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
+
+if TYPE_CHECKING:
+    from trunkline.sampling.provider import SamplingProvider
 
 __all__ = ["CallbackContext", "Elicit", "HostCallbacks", "OpenUrl", "RootLike", "Sample", "to_root"]
 
@@ -84,17 +88,21 @@ class HostCallbacks:
     def __init__(
         self,
         *,
-        sampling: Sample | None = None,
-        sampling_tools: bool = False,
+        sampling: "Sample | SamplingProvider | None" = None,
+        sampling_tools: bool | None = None,
         elicitation: Elicit | None = None,
         open_url: OpenUrl | None = None,
         roots: Iterable[RootLike] | None = None,
         reach: EgressPolicy = EgressPolicy(loopback=True),  # noqa: B008 - frozen
     ) -> None:
-        """`reach` is the policy for URLs that a server asks its user to open."""
+        """`sampling_tools` defaults to what a provider supports. `reach` is the policy for URLs that a server asks its
+        user to open."""
         if sampling_tools and sampling is None:
             raise MisuseError("sampling_tools=True says that the sampling function can deal with tools; give one")
+        self._provider = None if sampling is None else _as_provider(sampling)
         self._sampling = None if sampling is None else _adapt_callback(sampling)
+        if sampling_tools is None:
+            sampling_tools = self._provider is not None and self._provider.supports_tools
         self._sampling_tools = sampling_tools
         self._elicitation = None if elicitation is None else _adapt_callback(elicitation)
         self._reach = reach
@@ -130,12 +138,19 @@ class HostCallbacks:
             },
         )
 
+    async def close(self) -> None:
+        """Close the connections of a sampling provider that no request uses."""
+        if self._provider is not None:
+            await self._provider.close()
+
     def _list_roots(self, connection: ClientConnection, call: IncomingRequest, params: Empty) -> ListRootsResult:  # noqa: ARG002
         return ListRootsResult(self.roots or [])
 
     def _sample(self, connection: ClientConnection, call: IncomingRequest, params: CreateMessageParams) -> Work:
         if params.tools is not None and not self._sampling_tools:
             raise InvalidParams("the sampling of this client does not support tools")  # sampling, "Tools": not declared
+        if (why := find_tool_mismatch(params.messages)) is not None:
+            raise InvalidParams(why)
         call.token = progress_token(params.meta)
         run = cast("_RunCallback", self._sampling)  # the capability is declared only with a callback
         return self.tasks.run(
@@ -160,6 +175,13 @@ class HostCallbacks:
             raise InvalidParams("this client does not show forms")
         elicit, question = self._elicitation, Question.of(params)
         return lambda call: elicit(question, CallbackContext(connection, call), partial(validate_answer, question))
+
+
+def _as_provider(sampling: "Sample | SamplingProvider") -> "SamplingProvider | None":
+    """Return a sampling function as a provider, if it is one."""
+    from trunkline.sampling.provider import SamplingProvider  # imported here: few clients sample
+
+    return sampling if isinstance(sampling, SamplingProvider) else None
 
 
 def _pong(connection: ClientConnection, call: IncomingRequest, params: Empty) -> Empty:  # noqa: ARG001
@@ -209,7 +231,7 @@ def _adapt_callback(function: Callable[..., Any], url_check: _UrlCheck | None = 
 def _count_parameters(function: Callable[..., Any]) -> int:
     """Return how many of the question and the `CallbackContext` a callback takes."""
     try:
-        inspect.signature(function).bind(None, None)
+        read_signature(function).bind(None, None)
     except (TypeError, ValueError):  # one parameter, or no signature
         return 1
     return 2

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
+from msgspec import UNSET, UnsetType
+
+from trunkline.client.connection import ClientConnection
 from trunkline.client.rebuild import rebuilder
 from trunkline.errors import RegistrationError
 from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, find_mirrored_arguments
-from trunkline.protocol.types import Tool
+from trunkline.protocol.meta import IDEMPOTENCY_KEY
+from trunkline.protocol.types import CallToolParams, Tool
 from trunkline.registry.validators import Fault, PeerValidator
 
 __all__ = ["KnownTool", "KnownTools"]
@@ -25,6 +29,8 @@ class KnownTool:
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
+        self._rebuild: Callable[[Any], Any] | None = None  # compiled on first use, as is the validator
+        self._validator: PeerValidator | UnsetType | None = UNSET  # None: results are not checked
 
     @property
     def repeatable(self) -> bool:
@@ -32,14 +38,13 @@ class KnownTool:
         hints = self.tool.annotations
         return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
-    @cached_property
-    def _rebuild(self) -> Callable[[Any], Any]:
-        return rebuilder(self.tool.output_schema or {})
-
     def rebuild(self, structured: Any) -> Any:
         """Return the Python value of structured content; the content itself if the schema does not describe it."""
+        rebuild = self._rebuild
         try:
-            return self._rebuild(structured)
+            if rebuild is None:
+                rebuild = self._rebuild = rebuilder(self.tool.output_schema or {})
+            return rebuild(structured)
         except Exception:  # noqa: BLE001 - the tool has run: do not lose its result to a bug of ours
             _log.exception("the result of tool %r cannot be rebuilt, and is returned as it came", self.tool.name)
             return structured
@@ -52,8 +57,7 @@ class KnownTool:
         except InvalidAnnotation:
             return ()  # `filter_callable` leaves such tools out where it matters
 
-    @cached_property
-    def _validator(self) -> PeerValidator | None:
+    def _compile_validator(self) -> PeerValidator | None:
         if self.tool.output_schema is None:
             return None
         try:
@@ -62,12 +66,19 @@ class KnownTool:
             _log.warning("results of tool %r are not checked: %s", self.tool.name, error)
             return None
 
-    def faults(self, structured: Any) -> list[Fault]:
-        """Return the violations of the tool's output schema; none where validation could take too long."""
+    def faults(self, structured: Any, json_size: int | None) -> list[Fault]:
+        """Return the violations of the tool's output schema; none where validation could take too long. `json_size` is
+        a number of bytes that contain the value, if that is known."""
         validator = self._validator
+        if validator is UNSET:
+            validator = self._validator = self._compile_validator()
+        if validator is None:
+            return []
         try:
-            return [] if validator is None or not validator.can_check(structured) else validator.faults(structured)
-        except RecursionError:  # nested too deeply
+            if json_size is not None and json_size <= validator.max_size and validator.is_valid(structured):
+                return []
+            return validator.faults(structured) if validator.can_check(structured) else []
+        except (RecursionError, ValueError):  # nested too deeply
             return []
 
 
@@ -77,37 +88,29 @@ class KnownTools:
     def __init__(self) -> None:
         self.requested = False  # whether a caller has needed the list
         self.changes = 0
-        self._changes_when_read = -1  # the value of `changes` when the list was requested
-        self._tools: dict[str, KnownTool] = {}
+        self.fresh = False  # the list was read after the last change
+        self.by_name: dict[str, KnownTool] = {}
         self._warned: set[tuple[str, str]] = set()  # name and reason of each logged tool
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the list was read after the last change."""
-        return self._changes_when_read == self.changes
 
     def fill(self, tools: Iterable[Tool] | None, changes: int) -> None:
         """Store a list of tools, None if the server refused it. `changes` is the count from before the request."""
         if tools is not None:
-            self._tools = {tool.name: self._reuse_or_create(tool) for tool in tools}
-        self._changes_when_read = changes
+            self.by_name = {tool.name: self._reuse_or_create(tool) for tool in tools}
+        self.fresh = changes == self.changes
 
     def _reuse_or_create(self, tool: Tool) -> KnownTool:
         """Return the entry of an unchanged tool, which has compiled schemas and logged its warnings; else a new one."""
-        before = self._tools.get(tool.name)
+        before = self.by_name.get(tool.name)
         return KnownTool(tool) if before is None or before.tool != tool else before
 
     def mark_stale(self) -> None:
         """Note that the list may have changed."""
         self.changes += 1
-
-    def get(self, name: str) -> KnownTool | None:
-        """Return a known tool by its name."""
-        return self._tools.get(name)
+        self.fresh = False
 
     def mirrors(self, name: str) -> Sequence[MirroredArgument]:
         """Return the mirrored arguments of a tool, as far as they are known."""
-        known = self._tools.get(name)
+        known = self.by_name.get(name)
         return () if known is None else known.mirrors
 
     def filter_callable(self, tools: Iterable[Tool]) -> list[Tool]:
@@ -124,7 +127,10 @@ class KnownTools:
             return False
         return True
 
-    def repeatable(self, name: str) -> bool:
-        """Return whether a tool is known to be repeatable."""
-        known = self._tools.get(name)
-        return known is not None and known.repeatable
+    def may_repeat(self, connection: ClientConnection, params: CallToolParams) -> bool:
+        """Return whether a call that was lost on a connection may be sent again: its tool declares that, or the server
+        runs a call with an idempotency key once."""
+        known = self.by_name.get(params.name)
+        if known is not None and known.repeatable:
+            return True
+        return IDEMPOTENCY_KEY in (params.meta or {}) and connection.supports_idempotency_keys

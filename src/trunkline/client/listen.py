@@ -1,13 +1,12 @@
 """The `subscriptions/listen` request of a client in the modern era: kept open, and replaced when the filter changes."""
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from trunkline.client.connection import ClientConnection
-from trunkline.config import Settings
+from trunkline.client.retry import backoff_delay, is_passing
 from trunkline.errors import CapabilityNotSupported, ConnectionClosed, PeerError, ProtocolError, RequestTimeout
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.inflight import OutgoingRequest
@@ -18,7 +17,6 @@ from trunkline.protocol.types import ListenParams, SubscriptionFilter, Subscript
 __all__ = ["ListenSubscription", "build_filter"]
 
 _KINDS: Final = ("tools", "prompts", "resources")
-_MAX_DOUBLINGS: Final = 16  # of the delay; more would exceed any setting, and finally the range of a float
 
 
 def build_filter(
@@ -86,8 +84,9 @@ class ListenSubscription:
                 granted = await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
             except ConnectionClosed:
                 return
-            except (PeerError, ProtocolError):
-                self._requested_tasks = None
+            except (PeerError, ProtocolError) as error:
+                if not is_passing(error):
+                    self._requested_tasks = None
             else:
                 if not granted.task_ids:
                     self._requested_tasks = None
@@ -114,8 +113,8 @@ class ListenSubscription:
         request.waiter.add_done_callback(partial(self._on_request_ended, request))
         try:
             granted = await self._wait_acknowledged(request, timeout)
-        except (ConnectionClosed, RequestTimeout):
-            if self._current_request is None:
+        except (ConnectionClosed, PeerError, RequestTimeout) as error:
+            if self._current_request is None and (isinstance(error, ConnectionClosed) or is_passing(error)):
                 self._reopen_needed.set()
             raise
         finally:
@@ -151,7 +150,9 @@ class ListenSubscription:
         """Send the request again whenever it ends, until the connection closes."""
         failures = 0
         while await self._wait_while_connected(self._reopen_needed.wait()):
-            if not await self._wait_while_connected(asyncio.sleep(_backoff(self._connection.settings, failures), True)):
+            if not await self._wait_while_connected(
+                asyncio.sleep(backoff_delay(self._connection.settings, failures), True)
+            ):
                 return
             failures = 0 if await self._reopen() else failures + 1
 
@@ -172,16 +173,10 @@ class ListenSubscription:
             try:
                 await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
             except (ConnectionClosed, PeerError, ProtocolError) as error:
-                if isinstance(error, PeerError):
+                if isinstance(error, PeerError) and not is_passing(error):
                     self._requested_tasks = None  # the tasks may be the reason
                 self._connection.facts.report_dropped(f"cannot listen to notifications: {error}", "not_renewed")
                 self._reopen_needed.set()
                 return False
         self._on_missed()
         return True
-
-
-def _backoff(settings: Settings, failures: int) -> float:
-    """Return the seconds until the next attempt: exponential, with jitter."""
-    longer = min(settings.backoff_first * 2 ** min(failures, _MAX_DOUBLINGS), settings.backoff_longest)
-    return longer * (1 + settings.backoff_jitter * random.random())  # noqa: S311 - no secret depends on it

@@ -59,11 +59,9 @@ def rebuilder(schema: Schema) -> Rebuild:
     rebuild, most = _compile_schema(cast("Schema", properties)[WRAPPED] if wrapped else schema, schema)
 
     def unwrap_and_rebuild(value: Any) -> Any:
-        inner: Any = (
-            cast("Schema", value).get(WRAPPED)
-            if wrapped and (type(value) is dict or isinstance(value, Mapping))
-            else value
-        )
+        inner: Any = value
+        if wrapped and (type(value) is dict or isinstance(value, Mapping)):
+            inner = inner.get(WRAPPED)
         if rebuild is None or (most is not None and size_of(inner, most) > most):
             return inner
         try:

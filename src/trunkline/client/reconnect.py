@@ -34,6 +34,7 @@ from trunkline.protocol.revisions import Era
 from trunkline.rpc.outgoing_requests import closed_error
 from trunkline.supervision import restart_policy
 from trunkline.supervision.restart_policy import Decision, GiveUp, History, RestartPolicy, RetryAfter
+from trunkline.token_bucket import TokenBucket, parse_rate
 from trunkline.transports.channel import (
     AuthorizingConnector,
     Channel,
@@ -68,11 +69,13 @@ class ConnectionSupervisor:
         clock: Clock,
         observers: Observers,
         on_failed: Callable[[TrunklineError], object] | None = None,
+        on_phase: Callable[[Phase], object] | None = None,
         on_end: Callable[[], object],
     ) -> None:
         """`prepare_connection` is awaited with each new connection before any other use, and with whether it is a
         reconnect. `on_end` releases the resources of this supervisor."""
         self.connection: ClientConnection | None = None  # usable now; None while there is none
+        self._retries: TokenBucket | None = None  # made with the first refusal
         self.losses = 0
         self._connector = connector
         self._make_connection = make_connection
@@ -82,6 +85,7 @@ class ConnectionSupervisor:
         self._clock = clock
         self._observers = observers
         self._on_failed = on_failed
+        self._on_phase = on_phase
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._phase = Phase.NEW  # before the first connection
@@ -125,6 +129,12 @@ class ConnectionSupervisor:
     def reconnects(self) -> bool:
         """Whether a lost connection will be replaced."""
         return self.settings.auto_reconnect and not self._stop_requested.done()
+
+    def take_retry(self) -> bool:
+        """Return whether the client may repeat a request that an overloaded server has refused; count it."""
+        if self._retries is None and self.settings.retry_rate is not None:
+            self._retries = TokenBucket(parse_rate(self.settings.retry_rate))
+        return self._retries is not None and not self._retries.take(self._clock.now())
 
     # --- for callers ---------------------------------------------------------------------------
 
@@ -238,6 +248,7 @@ class ConnectionSupervisor:
                 self._history = self._history.succeeded()
         self.connection = self.last_ready = self._latest
         self._set_reconnected()
+        self._report_phase(Phase.READY)
 
     def _raise_if_given_up(self, error: TrunklineError | None = None) -> None:
         """Raise if the restart policy has given up."""
@@ -339,7 +350,14 @@ class ConnectionSupervisor:
             self._history, self._decision = restart_policy.after_loss(self._history, self._policy, self._clock.now())
             if self._reconnected.done():
                 self._reconnected = self._loop.create_future()
+            if isinstance(self._decision, RetryAfter):
+                self._report_phase(Phase.RECONNECTING)
         return Signal.LOSE if isinstance(self._decision, RetryAfter) and session.allows(Signal.LOSE) else Signal.FAIL
+
+    def _report_phase(self, phase: Phase) -> None:
+        if self._on_phase is not None:
+            with contextlib.suppress(Exception):  # an error of the callback must not stop the supervisor
+                self._on_phase(phase)
 
     # --- closing -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from trunkline.client.known_tools import KnownTool
 from trunkline.client.rebuild import WRAPPED
 from trunkline.errors import BadAnswer, ToolFailed
 from trunkline.protocol import lenient
+from trunkline.protocol.meta import SERVER_INFO
 from trunkline.protocol.methods import find_method
 from trunkline.protocol.types import CallToolResult, ContentBlock, TextContent
 from trunkline.protocol.types.tools import T_co, ToolResult
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")  # the default is for type checkers: Python has it from 3.13 on
 
-__all__ = ["UNSPECIFIED", "T", "T_co", "ToolResult", "build_tool_result", "decode_result"]
+__all__ = [
+    "UNSPECIFIED",
+    "T",
+    "T_co",
+    "ToolResult",
+    "build_tool_result",
+    "decode_custom_result",
+    "decode_result",
+]
 
 UNSPECIFIED: Final[Any] = UNSET  # the default of `returns`: the caller names no type
 
@@ -49,33 +58,59 @@ def decode_result(name: str, raw: Any, params: Any = None) -> Any:
         return found
 
 
+def decode_custom_result(name: str, result: Any, returns: Any) -> Any:
+    """Return the result of a method outside of the specification without the members that the modern era adds, as the
+    caller's type. Raises `BadAnswer` if it does not fit."""
+    if not isinstance(result, dict):
+        raise BadAnswer(name, "the result is not an object")
+    members = {key: value for key, value in cast("dict[str, Any]", result).items() if key != "resultType"}
+    meta: Any = members.pop("_meta", None) or {}
+    if kept := {key: value for key, value in meta.items() if key != SERVER_INFO}:
+        members["_meta"] = kept
+    if returns is UNSPECIFIED:
+        return members
+    try:
+        return type_adapters.decoder(returns)(codec.to_json(members))
+    except codec.DecodeError as error:
+        raise BadAnswer(name, f"the result is no {returns}: {error}") from None
+
+
 def build_tool_result(
-    name: str, result: CallToolResult, known: KnownTool | None, returns: Any, *, raise_on_error: bool
+    name: str,
+    result: CallToolResult,
+    known: KnownTool | None,
+    returns: Any,
+    *,
+    raise_on_error: bool,
+    json_size: int | None = None,
 ) -> ToolResult:
     """Convert the result of a tool for its caller. Raises `ToolFailed`, and `BadAnswer` for structured content that
-    violates the tool's output schema or does not fit the caller's type. A failed result needs no structured content."""
+    violates the tool's output schema or does not fit the caller's type. A failed result needs no structured content.
+    `json_size` is the number of bytes of the result, if that is known."""
     structured = result.structured_content
-    content = None if structured is UNSET else structured
     if result.is_error:
-        failed = ToolResult(result.content, None, content, True, result.meta)
+        given = structured is not UNSET
+        failed = ToolResult(result.content, None, structured if given else None, True, result.meta, given)
         if raise_on_error:
             raise ToolFailed(name, failed.text, failed)
         return failed
-    if structured is UNSET and known is not None and known.tool.output_schema is not None:
-        raise BadAnswer(f"tool {name!r}", "the tool has an output schema, and its result has no structured content")
-    if structured is not UNSET and known is not None and (faults := known.faults(structured)):
+    if structured is UNSET:
+        if known is not None and known.tool.output_schema is not None:
+            raise BadAnswer(f"tool {name!r}", "the tool has an output schema, and its result has no structured content")
+        content = result.content
+        if returns is not UNSPECIFIED:
+            data = _decode_as(name, returns, content, UNSET)
+        else:
+            data = _join_text(content) if any(isinstance(block, TextContent) for block in content) else None
+        return ToolResult(content, data, None, False, result.meta)
+    if known is not None and (faults := known.faults(structured, json_size)):
         details = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
         raise BadAnswer(f"tool {name!r}", f"the result violates the tool's output schema: {details}")
-    return ToolResult(result.content, _extract_data(name, result, known, returns), content, False, result.meta)
-
-
-def _extract_data(name: str, result: CallToolResult, known: KnownTool | None, returns: Any) -> Any:
-    structured = result.structured_content
     if returns is not UNSPECIFIED:
-        return _decode_as(name, returns, result.content, structured)
-    if structured is UNSET:
-        return _join_text(result.content) if any(isinstance(block, TextContent) for block in result.content) else None
-    return structured if known is None else known.rebuild(structured)
+        data = _decode_as(name, returns, result.content, structured)
+    else:
+        data = structured if known is None else known.rebuild(structured)
+    return ToolResult(result.content, data, structured, False, result.meta, True)
 
 
 def _join_text(content: list[ContentBlock]) -> str:

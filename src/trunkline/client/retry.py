@@ -6,13 +6,20 @@ since there may be many processes behind that connection. So is a repeatable req
 its work was interrupted, and any request that the server asks to retry after a short time. Otherwise the caller gets
 `OutcomeUnknown`.
 
+A request that the server refuses for its rate is sent again after the time that the refusal names, as long as the
+client has retries left: they come out of a token bucket (`retry_rate`), so that retries never multiply an overload.
+
 A request that times out is followed by a ping: if the server responds, only the request has failed; if not, the
 connection is declared lost.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, cast
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from math import ceil
+from typing import Any, Final, cast
+
+from msgspec import Raw, Struct
 
 from trunkline.client.connection import ClientConnection
 from trunkline.client.multi_round import next_round
@@ -32,10 +39,25 @@ from trunkline.errors import (
 from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.lifecycle import Phase
+from trunkline.protocol.meta import TIMEOUT_MS, add_meta
 from trunkline.protocol.methods import find_method
 from trunkline.protocol.types import CallToolParams, ProgressParams
 
-__all__ = ["LIVENESS_CHECK", "OnProgress", "RetryBackoff", "ServerReply", "convert_unknown_outcome", "send_with_retry"]
+__all__ = [
+    "LIVENESS_CHECK",
+    "NextRound",
+    "OnProgress",
+    "Repeatable",
+    "RetryBackoff",
+    "ServerReply",
+    "always_repeatable",
+    "backoff_delay",
+    "convert_unknown_outcome",
+    "is_passing",
+    "never_repeatable",
+    "requested_delay",
+    "send_with_retry",
+]
 
 LIVENESS_CHECK: Final = "ping"
 """Placeholder for the liveness request of the server's era."""
@@ -43,17 +65,38 @@ LIVENESS_CHECK: Final = "ping"
 _COMPLETE: Final = "complete"
 _OUTCOME_UNKNOWN: Final = "outcome_unknown"
 _UNAVAILABLE: Final = "temporarily_unavailable"
+_RATE_EXCEEDED: Final = "rate_limit_exceeded"
+_RETRIED_REFUSALS: Final = frozenset({_UNAVAILABLE, _RATE_EXCEEDED})  # the request had no effect
 _MAX_RETRY_AFTER_MS: Final = 5000  # for a longer delay the request fails
 _RETRY_DELAYS: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 2.0)  # seconds, on a connection that is still open
+_PASSING_STATUSES: Final = frozenset({429, 503})  # of HTTP, from a proxy
+_MAX_DOUBLINGS: Final = 16  # of a delay; more would exceed any setting, and finally the range of a float
 
 OnProgress = Callable[[ProgressParams], Any]
 """Called with each progress notification of a request; async, or plain and quick."""
 
+Repeatable = Callable[[ClientConnection, Any], bool]
+"""Whether a request that was lost on a connection may be sent again with its params."""
 
-class ServerReply(NamedTuple):
+NextRound = Callable[[ClientConnection, str, Any, Raw, int], Awaitable[Any]]
+"""Returns the params of the next round of a request that was answered with questions. Takes the connection, the method,
+the params, the result and the number of the round."""
+
+
+def always_repeatable(_connection: ClientConnection, _params: Any) -> bool:
+    """Allow a request to be sent again."""
+    return True
+
+
+def never_repeatable(_connection: ClientConnection, _params: Any) -> bool:
+    """Do not allow a request to be sent again once the server may have received it."""
+    return False
+
+
+class ServerReply(Struct):
     """The result of a request, undecoded."""
 
-    raw: Any
+    raw: Raw
     rounds: int  # the number of input rounds before the result
     request: OutgoingRequest
     is_task: bool  # as its resultType says, in the modern era
@@ -65,18 +108,22 @@ async def send_with_retry(
     name: str,
     params: Any,
     *,
-    repeatable: Callable[[ClientConnection], bool],
+    repeatable: Repeatable,
     timeout: float | None = None,
     on_progress: OnProgress | None = None,
     refresh_tools: Callable[[ClientConnection], Awaitable[None]] | None = None,
     on_abandoned: Callable[[OutgoingRequest], None] | None = None,
+    send_timeout: bool = False,
+    next_params: NextRound | None = next_round,
+    forwarded: bool = False,
 ) -> ServerReply:
     """Send a request and return its result; retry where that is safe.
 
-    `repeatable` tells whether the request may be sent again after it was lost on a connection. `refresh_tools` reads
-    the tools again if the server finds the request inconsistent with its headers; then it is sent once more.
-    `on_abandoned` is called with a request whose caller has stopped waiting, and which may still be answered with a
-    task.
+    `refresh_tools` reads the tools again if the server finds the request inconsistent with its headers; then it is
+    sent once more. `on_abandoned` is called with a request whose caller has stopped waiting, and which may still be
+    answered with a task. With `send_timeout` the server learns how long the caller waits. `next_params` answers
+    the questions of the server; without it, they are the result. The errors of a server for a `forwarded` request are
+    raised as they are: they are for another client, which may retry.
 
     Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`, `Degraded` or `RetriesExhausted`,
     `InputFailed` if an input request of the server cannot be answered, and `ProtocolError` if the request may not be
@@ -89,44 +136,46 @@ async def send_with_retry(
     while True:
         connection = supervisor.connection
         if connection is None:
-            connection = await supervisor.wait_for_connection(
-                name, _time_left(name, timeout, supervisor.settings, clock.now() - started)
-            )
+            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
+            connection = await supervisor.wait_for_connection(name, left)
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         try:
             method = connection.liveness_method if name == LIVENESS_CHECK else name
-            request = connection.send_request(method, params, timeout=left, on_progress=on_progress)
-            result = await _await_response(connection, request, params, on_abandoned)
+            sent = params if not send_timeout or left is None else add_meta(params, {TIMEOUT_MS: ceil(left * 1000)})
+            request = connection.send_request(method, sent, timeout=left, on_progress=on_progress)
+            if on_abandoned is not None:
+                _expect_late_response(connection, request, params)
+            try:
+                result = await request.waiter
+            except BaseException as error:
+                _stop_waiting(connection, request, error, on_abandoned)
+                raise
             kind = read_result_header(result).result_type if connection.modern else _COMPLETE
-            if kind == _COMPLETE or (kind == TASK_RESULT_TYPE and name == "tools/call"):
+            if kind == _COMPLETE or next_params is None or (kind == TASK_RESULT_TYPE and name == "tools/call"):
                 return ServerReply(result, rounds, request, kind == TASK_RESULT_TYPE)
             rounds += 1
-            params = await next_round(connection, name, params, result, rounds)
+            params = await next_params(connection, name, params, result, rounds)
             if params.input_responses is not None:
                 started = clock.now()  # the time that a person needed does not count
-            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
-            if left is not None and left <= 0:
-                raise RequestTimeout(name, round(clock.now() - started, 3))
+            left = _time_left_for_round(name, timeout, supervisor.settings, clock.now() - started)
         except PeerError as error:
             backoff = backoff or RetryBackoff(supervisor)
             if error.code == HeaderMismatch.code and refresh_tools is not None:
                 await refresh_tools(connection)
                 refresh_tools = None
-            elif not await backoff.wait(backoff.delay_after_error(error, connection, repeatable), left):
-                raise convert_unknown_outcome(error, _describe_request(name, params)) from None
+            elif forwarded or not await backoff.wait(
+                backoff.delay_after_error(error, connection, params, repeatable), left
+            ):
+                raise error if forwarded else convert_unknown_outcome(error, _describe_request(name, params)) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         except RequestTimeout as late:
             raise await _check_liveness(supervisor, connection, late) from None
         except ConnectionClosed as lost:
-            if lost.too_large:
-                raise
-            if lost.reached and not repeatable(connection):
-                what = _describe_request(name, params)
-                message = f"{what} was not answered; it may or may not have been done: {lost.message}"
-                raise OutcomeUnknown(message, status=lost.status, last_words=lost.last_words) from None
+            if lost.reached and not lost.too_large and not repeatable(connection, params):
+                raise _unknown_outcome(_describe_request(name, params), lost) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             backoff = backoff or RetryBackoff(supervisor)
-            if not await backoff.wait(backoff.delay_after_loss(connection), left):
+            if lost.too_large or not await backoff.wait(backoff.delay_after_loss(connection), left):
                 raise
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
 
@@ -151,27 +200,30 @@ class RetryBackoff:
         return self._next_delay() if alive else 0.0
 
     def delay_after_error(
-        self, error: PeerError, connection: ClientConnection, repeatable: Callable[[ClientConnection], bool]
+        self, error: PeerError, connection: ClientConnection, params: Any, repeatable: Repeatable
     ) -> float | None:
         """Return the delay before the next attempt after an error response; None to give up. An unknown outcome is
         retried only after an interruption: otherwise the response would be the same again."""
         details = _error_data(error)
         if details.get("kind") == _OUTCOME_UNKNOWN:
-            return (
-                self.delay_after_loss(connection)
-                if details.get("interrupted") is True and repeatable(connection)
-                else None
-            )
+            again = details.get("interrupted") is True and repeatable(connection, params)
+            return self.delay_after_loss(connection) if again else None
         return self.delay_if_unavailable(error)
 
     def delay_if_unavailable(self, error: PeerError) -> float | None:
         """Return the delay that the server asks for if it is temporarily unavailable; None if it is not."""
-        details = _error_data(error)
-        wait = details.get("retryAfterMs")
-        if details.get("kind") != _UNAVAILABLE or not isinstance(wait, int) or not self._supervisor.reconnects:
+        return self.delay_after_refusal(_error_data(error))
+
+    def delay_after_refusal(self, details: Mapping[str, Any]) -> float | None:
+        """Return the delay that a refusal asks for; None if the request must not be repeated, or there are no retries
+        left. `details` are the error's data, or those in the `_meta` of a tool result."""
+        wait, name = details.get("retryAfterMs"), details.get("name", details.get("kind"))
+        if name not in _RETRIED_REFUSALS or not isinstance(wait, int) or not self._supervisor.reconnects:
             return None
         pause = None if wait > _MAX_RETRY_AFTER_MS else self._next_delay()
-        return None if pause is None else max(pause, wait / 1000)
+        if pause is None or (name == _RATE_EXCEEDED and not self._supervisor.take_retry()):
+            return None
+        return max(pause, wait / 1000)
 
     async def wait(self, delay: float | None, time_left: float | None) -> bool:
         """Wait before the next attempt; return False if there is none, or no time left for it."""
@@ -196,38 +248,73 @@ def convert_unknown_outcome(error: PeerError, what: str) -> PeerError | OutcomeU
     return OutcomeUnknown(f"{what}: {error.message}") if unknown else error
 
 
+def is_passing(error: Exception) -> bool:
+    """Return whether a repeatable request that failed with an error may succeed later on the same connection."""
+    if not isinstance(error, PeerError):
+        return isinstance(error, RequestTimeout)
+    details = _error_data(error)
+    if details.get("kind") == _OUTCOME_UNKNOWN:
+        return details.get("interrupted") is True
+    return details.get("kind") in _RETRIED_REFUSALS or details.get("status") in _PASSING_STATUSES
+
+
+def requested_delay(error: Exception) -> float:
+    """Return the seconds that the server asks to wait before the next attempt, up to a maximum; 0 if it does not."""
+    wait = _error_data(error).get("retryAfterMs") if isinstance(error, PeerError) else None
+    return min(max(wait, 0), _MAX_RETRY_AFTER_MS) / 1000 if isinstance(wait, int) else 0.0
+
+
+def backoff_delay(settings: Settings, failures: int) -> float:
+    """Return the seconds before an attempt that follows after so many failures: exponential, with jitter."""
+    longer = min(settings.backoff_first * 2 ** min(failures, _MAX_DOUBLINGS), settings.backoff_longest)
+    return longer * (1 + settings.backoff_jitter * random.random())  # noqa: S311 - no secret depends on it
+
+
 def _error_data(error: PeerError) -> dict[str, Any]:
     data: Any = error.data
     return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
 
 
-async def _await_response(
+def _unknown_outcome(what: str, lost: ConnectionClosed) -> OutcomeUnknown:
+    message = f"{what} was not answered; it may or may not have been done: {lost.message}"
+    return OutcomeUnknown(message, status=lost.status, last_words=lost.last_words)
+
+
+def _stop_waiting(
     connection: ClientConnection,
     request: OutgoingRequest,
-    params: Any,
+    error: BaseException,
     on_abandoned: Callable[[OutgoingRequest], None] | None,
-) -> Any:
-    if on_abandoned is not None:
-        request.on_late_response = connection.loop.create_future()
-        request.as_task = (
-            connection.supports_task_augmentation and isinstance(params, CallToolParams) and params.task is not None
-        )
-    try:
-        return await request.waiter
-    except BaseException as error:
-        if isinstance(error, asyncio.CancelledError | RequestTimeout):
-            connection.cancel_request(request)
-            if on_abandoned is not None:
-                on_abandoned(request)
-        request.waiter = None  # its error refers to the frames that hold the request
-        raise
+) -> None:
+    """End a request whose wait ended with an error; tell the server if that was no response."""
+    if isinstance(error, asyncio.CancelledError | RequestTimeout):
+        connection.cancel_request(request)
+        if on_abandoned is not None:
+            on_abandoned(request)
+    request.waiter = None  # its error refers to the frames that hold the request
+
+
+def _expect_late_response(connection: ClientConnection, request: OutgoingRequest, params: Any) -> None:
+    """Prepare a request for a response that arrives after its caller has stopped waiting."""
+    request.on_late_response = connection.loop.create_future()
+    request.as_task = (
+        connection.supports_task_augmentation and isinstance(params, CallToolParams) and params.task is not None
+    )
 
 
 def _time_left(name: str, timeout: float | None, settings: Settings, elapsed: float) -> float | None:
     """Return the seconds left for a request: of its own timeout, or of that of its method."""
     row = find_method(name)
-    allowed = timeout or (None if row is None else row.time_limit.seconds(settings))
+    allowed = timeout or (settings.work_timeout if row is None else row.time_limit.seconds(settings))
     return None if allowed is None else allowed - elapsed
+
+
+def _time_left_for_round(name: str, timeout: float | None, settings: Settings, elapsed: float) -> float | None:
+    """Return the seconds left for another round of a request. Raises `RequestTimeout` if there are none."""
+    left = _time_left(name, timeout, settings, elapsed)
+    if left is not None and left <= 0:
+        raise RequestTimeout(name, round(elapsed, 3))
+    return left
 
 
 async def _check_liveness(

@@ -71,7 +71,8 @@ def unsupported_target_error(target: Any, server: type) -> MisuseError:
         case Mapping():
             config = cast("Mapping[Any, Any]", target)
             return MisuseError(
-                f"a client connects to one server, not to a configuration; {_suggest_from_config(config)}"
+                f"a client connects to one server, not to a configuration, which ClientGroup takes; "
+                f"{_suggest_from_config(config)}"
             )
         case type():
             return MisuseError(f"cannot connect to the class {target.__name__}; pass an instance of it")

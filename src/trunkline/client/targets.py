@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trunkline.server.server import Server
     from trunkline.transports.http.client.credentials import Auth
 
-__all__ = ["Target", "allowed_reach", "display_name", "make_connector"]
+__all__ = ["Target", "allowed_reach", "display_name", "in_process_server", "make_connector"]
 
 Target = "str | PathLike[str] | Sequence[str | PathLike[str]] | Server | Connector"
 """A command, as a list or as one string; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or a
@@ -70,6 +70,11 @@ def display_name(connector: Connector) -> str:
     if not isinstance(connector, Command):
         return connector.name
     return f"{Path(connector.argv[0]).name}{' …' if len(connector.argv) > 1 else ''}"
+
+
+def in_process_server(connector: Connector) -> "Server | None":
+    """Return the server of a connector, if it is in this process."""
+    return connector.server if isinstance(connector, InProcessConnector) else None
 
 
 def _is_web_address(target: Any) -> bool:
@@ -129,6 +134,11 @@ class InProcessConnector:
 
     def __init__(self, server: "Server") -> None:
         self._server = server
+
+    @property
+    def server(self) -> "Server":
+        """The server."""
+        return self._server
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tests.limits import PATIENCE
 
 from trunkline import BlockingClient, Context, Server, Settings
-from trunkline.client import blocking
+from trunkline.client import blocking, loop_thread
 from trunkline.errors import MisuseError, RequestTimeout, ToolFailed
 from trunkline.protocol.lifecycle import Phase
 from trunkline.testing import ScriptedServer
@@ -164,7 +164,7 @@ class CtrlC:
         self.left = moment
 
     def __call__(self, frame: Any, event: str, _: Any) -> None:
-        if event in {"call", "c_return"} and frame.f_code.co_filename == blocking.__file__:
+        if event in {"call", "c_return"} and frame.f_code.co_filename in {blocking.__file__, loop_thread.__file__}:
             self.left -= 1
             if self.left < 0:
                 sys.setprofile(None)

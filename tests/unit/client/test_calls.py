@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from trunkline import CallToolResult, Client, Context, ProtocolError, Server, Settings, TextContent, ToolError
@@ -278,6 +279,36 @@ async def test_undeclared_capability_is_refused_before_sending() -> None:
         with pytest.raises(CapabilityNotSupported):
             await client.subscribe("a:b")
         assert [m["method"] for m in server.line.waiting()] == ["notifications/initialized"]
+
+
+async def test_server_without_the_template_method_has_no_templates() -> None:
+    server = ScriptedServer(capabilities={"resources": {}})
+    async with Client(server) as client:
+        for code in (-32601, -32603):
+            listing = asyncio.create_task(client.list_resource_templates())
+            server.line.error(await server.line.request("resources/templates/list"), code, "no")
+            if code == -32601:
+                assert (await listing).resource_templates == []
+            else:
+                with pytest.raises(PeerError):
+                    await listing
+
+
+async def test_null_structured_content_survives_forwarding() -> None:
+    server = ScriptedServer(modern=True, tools=[{"name": "t", "inputSchema": OBJECT}])
+    async with Client(server) as client:
+        for content, is_error in (
+            ({"structuredContent": None}, False),
+            ({}, False),
+            ({"structuredContent": None}, True),
+        ):
+            call = asyncio.create_task(client.call_tool("t", raise_on_error=False))
+            result = server.line.complete(content=[], isError=is_error, **content)
+            server.line.reply(await server.line.request("tools/call"), result)
+            received = await call
+            assert received.structured is None
+            assert received.has_structured is bool(content)
+            assert ("structuredContent" in msgspec.to_builtins(received.as_sent())) is bool(content)
 
 
 async def test_result_violating_its_schema_raises() -> None:

@@ -32,7 +32,7 @@ async def answered(client: Client, line: ScriptedLine, structured: Any) -> Any:
     """The result of a call that is answered with structured content, within a short time of the processor."""
     call = asyncio.create_task(client.call_tool("bait", timeout=60))
     request = await line.request("tools/call")
-    async for _ in client.tools():  # the catalogue is known
+    async for _ in client.tools():  # the catalog is known
         pass
     line.reply(request, {"content": [], "structuredContent": structured})
     begun = time.process_time()

@@ -235,12 +235,12 @@ async def test_known_tools_end_with_a_list_change() -> None:
             reply = {"content": [], "structuredContent": {}}  # which is held against what is known of the tool
             server.line.reply(await server.line.request("tools/call"), reply)
             await calling
-            known = client._runtime.known_tools.get("t")
+            known = client._runtime.known_tools.by_name.get("t")
             assert known is not None
             assert known.tool.description == shown
 
 
-@pytest.mark.row("A19")
+@pytest.mark.row("A19", "U07")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_read_after_an_update_is_fresh(revision: str) -> None:
     server, temperature = Server("weather", observers=[]), [20]

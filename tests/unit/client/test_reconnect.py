@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
 from trunkline.errors import (
@@ -54,7 +55,7 @@ class Scene:
         return asyncio.create_task(self.client.call_tool(name, **options))
 
     async def known(self) -> None:
-        """Has the catalogue read, by a call that is answered."""
+        """Has the catalog read, by a call that is answered."""
         call = self.call("look")
         self.server.line.reply(await self.server.line.request("tools/call"), DONE)
         await call
@@ -120,7 +121,7 @@ async def test_failed_open_names_its_step() -> None:
     assert scene.client.phase is Phase.CLOSED
 
 
-@pytest.mark.row("F14", "L26")
+@pytest.mark.row("F14", "L26", "PH14")
 async def test_initialize_times_out_after_thirty_seconds() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
@@ -404,7 +405,7 @@ async def test_new_calls_wait_for_the_reconnect(scene: Scene) -> None:
     assert (await call).data == "done"
 
 
-@pytest.mark.row("F23")
+@pytest.mark.row("F23", "X36")
 async def test_reconnect_steps_are_reported(scene: Scene) -> None:
     scene.server.refusals = [TransportError("down")] * 3
     scene.server.line.die()
@@ -807,3 +808,22 @@ async def test_cancelled_close_still_closes(scene: Scene) -> None:
     await settle()
     assert scene.client.phase is Phase.CLOSED
     assert scene.server.line.closed is not None
+
+
+async def test_loss_and_reconnect_are_reported_to_on_phase() -> None:
+    server, phases, news = ScriptedServer(), list[Phase](), asyncio.Event()
+
+    def report(phase: Phase) -> None:
+        phases.append(phase)
+        news.set()
+        raise ValueError  # of the callback: it changes nothing
+
+    async with Client(server, on_phase=report) as client:
+        assert phases == []
+        server.line.die()
+        await server.connected(2)
+        while Phase.READY not in phases:
+            news.clear()
+            await asyncio.wait_for(news.wait(), PATIENCE)
+        await client.ping()
+    assert phases == [Phase.RECONNECTING, Phase.READY]

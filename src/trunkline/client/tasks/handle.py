@@ -47,7 +47,6 @@ from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.events import ProgressReceived
 from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.types import (
-    CallToolParams,
     CallToolResult,
     CancelTaskParams,
     GetTaskParams,
@@ -122,7 +121,7 @@ class ClientTasks:
 
     def build_result(self, tool: str, result: CallToolResult, returns: Any, *, raise_on_error: bool) -> ToolResult:
         """Convert the result of a task to the type that its caller wants."""
-        known = self._runtime.known_tools.get(tool)
+        known = self._runtime.known_tools.by_name.get(tool)
         return build_tool_result(tool, result, known, returns, raise_on_error=raise_on_error)
 
     # --- tasks without an owner ----------------------------------------------------------------
@@ -138,14 +137,6 @@ class ClientTasks:
             if task.status not in FINAL_STATUSES and supervisor is not None and not supervisor.done:
                 self._cancellations.start(task.cancel())
             raise
-
-    def may_become_task(self, name: str, params: Any) -> bool:
-        """Return whether the server may answer a request with a task."""
-        if name != "tools/call" or not isinstance(params, CallToolParams):
-            return False
-        supervisor = self._runtime.supervisor
-        last = None if supervisor is None else supervisor.last_ready
-        return last.supports_tasks_extension if last is not None and last.modern else params.task is not None
 
     def abandon_call(self, request: OutgoingRequest) -> None:
         """Cancel the task that a call is answered with after its caller has stopped waiting.

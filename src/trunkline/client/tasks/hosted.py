@@ -144,7 +144,9 @@ class HostedTasks:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome
-            failure = build_failure(error, task.call, _REVISION, expose=connection.replies.exposes_errors)
+            failure = build_failure(
+                error, task.call, _REVISION, connection.settings, expose=connection.replies.exposes_errors
+            )
             if failure.reference is not None:
                 connection.facts.report_failure(task.call, failure.reference, error)
             reply = failure.reply if isinstance(failure.reply, ProtocolError) else InternalError(str(error))

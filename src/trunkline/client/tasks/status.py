@@ -89,6 +89,7 @@ class _Head(Struct):
     task: Raw | UnsetType = UNSET
 
 
+_decode_result: Final = codec.json_decoder(CallToolResult)
 _decode_head: Final = codec.decoder(_Head)
 _decode_snapshot: Final = codec.decoder(TaskSnapshot)
 _decode_created: Final = codec.decoder(TaskCreated)
@@ -97,6 +98,11 @@ _decode_augmented: Final = codec.decoder(CreateTaskResult)
 
 def decode_call_result(raw: Any, request: OutgoingRequest, *, is_task: bool) -> CallToolResult | TaskStarted:
     """Decode the result of a tool call; `is_task` if its type says that it is a task. Raises `BadAnswer`."""
+    if not is_task and not request.as_task:
+        try:
+            return _decode_result(raw)
+        except (codec.DecodeError, RecursionError):
+            return decode_result("tools/call", raw)  # which accepts more
     try:
         if is_task:
             _decode_created(raw)  # validate the required fields

@@ -1,0 +1,136 @@
+"""An event loop on a thread of its own, for blocking clients and groups."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from trunkline.errors import MisuseError, OutcomeUnknown
+from trunkline.event_loop import find_loop_factory
+
+__all__ = ["LoopThread"]
+
+T = TypeVar("T")
+_NOT_OPEN: Final = "the {what} is not open: `with {what}:` or `{what}.open()` comes first"
+_WOULD_DEADLOCK: Final = "a handler of a blocking {what} cannot wait for it: that would be for ever"
+
+
+class LoopThread:
+    """Runs coroutines on an event loop of its own, and waits for their results from other threads."""
+
+    def __init__(self, what: str) -> None:
+        """`what` is the name of its owner in messages, such as "client"."""
+        self._what = what
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # guards starting a call; never held while waiting for the server
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._lock:
+            if self._loop is None:
+                if self._thread is not None:
+                    self._thread.join()  # another thread is stopping it
+                self._loop = find_loop_factory()()
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name=f"trunkline-{self._what}", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a last coroutine, and stop the thread."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            if thread is None:
+                return
+            if thread is threading.current_thread():
+                raise MisuseError(_WOULD_DEADLOCK.format(what=self._what))
+            closing = None if loop is None else _LoopCall(loop, close)
+            self._loop = None
+        try:
+            if closing is not None:
+                closing.result()
+        finally:
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def wait(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine, and wait for its result."""
+        with self._lock:
+            if self._loop is None or threading.current_thread() is self._thread:
+                message = _NOT_OPEN if self._loop is None else _WOULD_DEADLOCK
+                raise MisuseError(message.format(what=self._what))
+            call = _LoopCall(self._loop, ask)
+        try:
+            return call.result()
+        except CancelledError:
+            raise OutcomeUnknown(f"the {self._what} was closed") from None
+        except BaseException:  # for example, Ctrl+C
+            call.cancel()
+            raise
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """Yield the items of an async iterator, one wait for each."""
+        while True:
+            try:
+                yield self.wait(partial(_next_item, items))
+            except _IterationEnded:
+                return
+
+
+class _LoopCall(Generic[T]):
+    """A coroutine on the loop of the thread. It is created there, where no Ctrl+C can come between creating and
+    running it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._loop = loop
+        self._make_coroutine = make_coroutine
+        self._outcome: Future[T] = Future()
+        self._task: asyncio.Task[T] | None = None
+        loop.call_soon_threadsafe(self._start)
+
+    def result(self) -> T:
+        """Wait for the result and return it."""
+        return self._outcome.result()
+
+    def cancel(self) -> None:
+        """Cancel the coroutine."""
+        if not self._outcome.done():
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._make_coroutine())
+        self._task.add_done_callback(self._on_done)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _on_done(self, task: "asyncio.Task[T]") -> None:
+        if task.cancelled():
+            self._outcome.cancel()
+        elif (error := task.exception()) is not None:
+            self._outcome.set_exception(error)
+        else:
+            self._outcome.set_result(task.result())
+
+
+class _IterationEnded(Exception):
+    """The async iterator is exhausted."""
+
+
+async def _next_item(items: AsyncIterator[T]) -> T:
+    try:
+        return await anext(items)
+    except StopAsyncIteration:
+        raise _IterationEnded from None
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
