@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct, UnsetType
 
@@ -15,6 +15,9 @@ from trunkline.rpc.threads import ThreadPool
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input.ask import Asker
 from trunkline.transports.channel import Channel
+
+if TYPE_CHECKING:
+    from trunkline.server.resilience.circuit_breaker import CircuitBreakers
 
 __all__ = ["CallPeer", "ClientFacts", "ConnectedPeer"]
 
@@ -36,6 +39,8 @@ class CallPeer(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
     @property
+    def threads(self) -> ThreadPool: ...
+    @property
     def session_id(self) -> int | None: ...
     @property
     def local(self) -> bool: ...
@@ -43,6 +48,8 @@ class CallPeer(Protocol):
     def transport(self) -> str: ...
     @property
     def lifespan(self) -> Any: ...
+    @property
+    def breakers(self) -> "CircuitBreakers": ...
 
     def now(self) -> float: ...
     def post(self, action: Callable[[], object]) -> bool: ...
@@ -67,7 +74,5 @@ class ConnectedPeer(CallPeer, Protocol):
     def close_reason(self) -> str | None: ...
     @property
     def facts(self) -> FactReporter: ...
-    @property
-    def threads(self) -> ThreadPool: ...
 
     def reply_now(self, call: IncomingRequest, result: Any, outcome: str = ...) -> None: ...

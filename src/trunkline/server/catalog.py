@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache as cache_value
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from msgspec import Raw, Struct
 
@@ -13,24 +13,29 @@ from trunkline.errors import ConfigError
 from trunkline.errors.options import NUMBER
 from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol import types
+from trunkline.protocol.capabilities import Capabilities, freeze
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.types.lifecycle import Implementation
 from trunkline.registry.access import Access
 from trunkline.registry.cursors import Cursors
 from trunkline.registry.registry import E, Page, Registry
+from trunkline.registry.tools import TOOL_VERSIONS, ToolEntry
 from trunkline.server.access.rules import ANONYMOUS_VIEWER, AccessRules, Viewer
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
+    from trunkline.protocol.methods import Method
     from trunkline.protocol.modern import CacheHint, ModernProtocol
     from trunkline.protocol.profiles import Profile
     from trunkline.registry.completions import Completable, CompletionEntry
+    from trunkline.registry.methods import MethodEntry
     from trunkline.registry.prompts import PromptEntry
     from trunkline.registry.resources import ResourceEntry, TemplateEntry
-    from trunkline.registry.tools import ToolEntry
+    from trunkline.registry.switches import Switch, Tagged
+    from trunkline.sampling.provider import SamplingProvider
 
-__all__ = ["CachedSelection", "CapabilityFlags", "ServerCatalog"]
+__all__ = ["CachedSelection", "CapabilityFlags", "CatalogFollower", "ServerCatalog"]
 
 CACHEABLE: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
 """Results that the option `cache` can name. For resource contents, each resource has a `ttl` of its own."""
@@ -56,6 +61,22 @@ class CapabilityFlags(Struct, frozen=True):
     list_changed: bool = True
 
 
+class CatalogFollower(Protocol):
+    """A catalog that contains the entries of this one. Called on the thread that changes an entry."""
+
+    def check(self, kind: str, entry: Any) -> None:
+        """Raise to refuse a new entry."""
+        ...
+
+    def refresh(self, kind: str) -> None:
+        """Follow a change of the entries of a kind."""
+        ...
+
+    def refresh_all(self) -> None:
+        """Follow a change that concerns all entries."""
+        ...
+
+
 class ServerCatalog:
     """Registries and declarations that all connections of a server share. Threads may change the registries."""
 
@@ -70,19 +91,24 @@ class ServerCatalog:
         extensions: Mapping[str, Any] | None = None,
         cache: Mapping[str, float] | None = None,
         profile: "Profile | None" = None,
+        sampling: "SamplingProvider | None" = None,
         on_change: Callable[[str], None] = lambda _kind: None,
     ) -> None:
+        """`sampling` answers sampling requests for clients that cannot."""
         self.info = info
         self.instructions = instructions
         self.profile = profile
+        self.sampling = sampling
         self.settings = settings or Settings()
         self.capability_flags = capability_flags or CapabilityFlags()
         self.experimental = dict(experimental or {})
         self.extensions = _validate_extensions(extensions) if extensions else {}
         self.cache = _validate_cache(cache or {})  # seconds, by result
-        self.get_modern = cache_value(partial(_make_modern, info, self.capabilities))  # made on first use
-        self._capabilities_cache: tuple[Any, dict[str, Any]] = (None, {})
-        self._capabilities_versions: tuple[int, ...] = ()  # of the registries, when the cache was checked
+        make_modern = partial(_make_modern, info, self.capabilities, self.find_custom_row)
+        self.get_modern = cache_value(make_modern)  # made on first use
+        self._capabilities_cache: tuple[Any, Capabilities] = (None, {})
+        self._capabilities_stale = True  # a registry has changed since the cache was checked
+        self._mirrored_capabilities: Capabilities | None = None  # of the server behind a proxy
         self.tracks_current_call = False  # whether connections set CURRENT_CALL
         self.cursors = Cursors(lifetime=self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
@@ -90,37 +116,82 @@ class ServerCatalog:
             "page_size": self.settings.page_size,
             "max_page_size": self.settings.max_page_size,
             "on_duplicate": self.settings.on_duplicate,
-            "on_change": on_change,
+            "on_change": self._on_change,
+            "before_add": self._before_add,
         }
-        self.tools: Registry[ToolEntry] = Registry("tool", **shared)
-        self.resources: Registry[ResourceEntry] = Registry("resource", **shared)
-        self.templates: Registry[TemplateEntry] = Registry("resource_template", **shared)
-        self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
+        self._report_change = on_change
+        self.followers: list[CatalogFollower] = []  # catalogs of which this one is a part
+        self.switches: tuple[Switch, ...] = ()  # for entries that are added later
+        switched: dict[str, Any] = {**shared, "starts_disabled": self._is_switched_off}
+        self.tools: Registry[ToolEntry] = Registry("tool", versions=TOOL_VERSIONS, **switched)
+        self.resources: Registry[ResourceEntry] = Registry("resource", **switched)
+        self.templates: Registry[TemplateEntry] = Registry("resource_template", **switched)
+        self.prompts: Registry[PromptEntry] = Registry("prompt", **switched)
+        self.other_resources: ResourceEntry | None = None  # reads the URIs that no other entry has
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
+        self.methods: Registry[MethodEntry] = Registry("method", **shared)
         self.task_tools = CachedSelection(self.tools, lambda entry: entry.task is not None)
         self.templates_with_lister = CachedSelection(self.templates, lambda entry: entry.lister is not None)
+        every: tuple[Registry[Any], ...] = (
+            *(self.tools, self.resources, self.templates),
+            *(self.prompts, self.completions, self.methods),
+        )
+        self._registries = {registry.kind: registry for registry in every}
         self._access_controlled: tuple[Registry[Any], ...] = (self.tools, self.resources, self.templates, self.prompts)
         self.access_rules: dict[str, AccessRules[Any]] = {
             registry.kind: AccessRules(registry) for registry in self._access_controlled
         }
+        self._list_meta: dict[str, Any] | None = None
         self._page_cache: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by owner; None: for all viewers
 
-    def capabilities(self) -> Mapping[str, Any]:
-        """Return the declared capabilities: those with entries, and those switched on explicitly."""
-        versions = (
-            self.tools.version,
-            self.resources.version,
-            self.templates.version,
-            self.prompts.version,
-            self.completions.version,
-        )
-        if self._capabilities_versions != versions:  # each modern request reads the capabilities
+    def switch(self, switch: "Switch") -> None:
+        """Enable or disable the entries that a switch applies to, now and when they are added later."""
+        self.switches = (*self.switches, switch)
+        for registry in self._access_controlled:
+            registry.switch_where(switch.matches, on=switch.on)
+
+    def _is_switched_off(self, entry: "Tagged") -> bool:
+        if not self.switches:
+            return False
+        from trunkline.registry.switches import is_switched_off  # imported here: few servers have switches
+
+        return is_switched_off(entry, self.switches)
+
+    def replace_entries(self, other: "ServerCatalog") -> None:
+        """Replace the entries of all registries, and the switches, by those of another catalog."""
+        self.switches = other.switches
+        for kind, registry in self._registries.items():
+            registry.replace_all(other.registry_of(kind))
+
+    def _on_change(self, kind: str) -> None:
+        """Note and report that a registry has changed, on the thread that has changed it."""
+        self._capabilities_stale = True
+        self._report_change(kind)
+        for follower in self.followers:
+            follower.refresh(kind)
+
+    def _before_add(self, kind: str, entry: Any) -> None:
+        """Raise if a catalog of which this one is a part cannot take a new entry."""
+        for follower in self.followers:
+            follower.check(kind, entry)
+
+    def capabilities(self) -> Capabilities:
+        """Return the declared capabilities, read-only: those with entries, and those switched on explicitly."""
+        if self._capabilities_stale:  # each modern request reads the capabilities
+            self._capabilities_stale = False  # before the refresh: a thread may change a registry meanwhile
             self._refresh_capabilities()
-            self._capabilities_versions = versions
         return self._capabilities_cache[1]
+
+    def mirror_capabilities(self, capabilities: Capabilities) -> None:
+        """Declare the capabilities of the server behind a proxy, in place of those that follow from the entries."""
+        if capabilities != self._mirrored_capabilities:
+            self._mirrored_capabilities = capabilities
+            self._capabilities_cache, self._capabilities_stale = (None, freeze(capabilities)), False
 
     def _refresh_capabilities(self) -> None:
         """Build the capabilities again if other ones have entries now; else keep the object, by which others cache."""
+        if self._mirrored_capabilities is not None:
+            return
         on = self.capability_flags
         there = (
             _is_declared(on.tools, len(self.tools)),
@@ -130,7 +201,17 @@ class ServerCatalog:
             bool(self.task_tools()),
         )
         if self._capabilities_cache[0] != there:
-            self._capabilities_cache = (there, self._build_capabilities(*there))
+            self._capabilities_cache = (there, freeze(self._build_capabilities(*there)))
+
+    def find_custom_row(self, name: str) -> "Method | None":
+        """Return a method outside of the specification that the server handles."""
+        entry = self.methods.live.get(name)
+        return None if entry is None else entry.row
+
+    def declare_experimental(self, name: str) -> None:
+        """Declare an experimental capability without settings, unless it is declared."""
+        self.experimental.setdefault(name, {})
+        self._capabilities_cache, self._capabilities_versions = (None, {}), ()
 
     def _build_capabilities(
         self, tools: bool, resources: bool, prompts: bool, completions: bool, tasks: bool
@@ -171,6 +252,10 @@ class ServerCatalog:
 
     # --- access ----------------------------------------------------------------------------------
 
+    def registry_of(self, kind: str) -> Registry[Any]:
+        """Return the registry of a kind of entries."""
+        return self._registries[kind]
+
     def resolve_uri(self, uri: str) -> "ResourceEntry | TemplateEntry | None":
         """Return the resource with this URI, or the first template that matches it."""
         entry = self.resources.live.get(uri)
@@ -208,7 +293,7 @@ class ServerCatalog:
         return [name for name, access in self._accesses() if access is None]
 
     def _accesses(self) -> Iterator[tuple[str, Access | None]]:
-        for registry in self._access_controlled:
+        for registry in (*self._access_controlled, self.methods):
             kind = registry.kind.replace("_", " ")
             yield from ((f"{kind} {entry.key!r}", entry.access) for entry in registry.all())
 
@@ -218,6 +303,17 @@ class ServerCatalog:
         """Seal cursors with a key that other processes have, too."""
         self.cursors.use_key(key)
         self._page_cache.clear()
+
+    @property
+    def list_meta(self) -> dict[str, Any] | None:
+        """The `_meta` of all lists."""
+        return self._list_meta
+
+    @list_meta.setter
+    def list_meta(self, meta: dict[str, Any] | None) -> None:
+        if meta != self._list_meta:
+            self._list_meta = meta
+            self._page_cache.clear()
 
     def get_visible_page(
         self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer
@@ -239,13 +335,14 @@ class ServerCatalog:
         *,
         now: float = 0.0,
         viewer: Viewer = ANONYMOUS_VIEWER,
+        profile: "Profile | None" = None,
     ) -> Raw:
         """Return a page of the entries that a viewer may see as an encoded result, from the cache if possible. Without
         access rules all viewers share one cached page."""
         rules = self.access_rules[registry.kind]
         version = registry.version  # read first: a thread may change the registry meanwhile
         ruled = bool(rules)
-        key = (registry.kind, revision, cursor, repr(limit), rules.hidden_keys(viewer) if ruled else None)
+        key = (registry.kind, revision, cursor, repr(limit), rules.hidden_keys(viewer) if ruled else None, profile)
         owner = viewer.principal_name if ruled else None
         kept = self._cached_page((None, key), version) or self._cached_page(
             (owner, key), version
@@ -253,7 +350,7 @@ class ServerCatalog:
         if kept is not None:
             return kept
         page = self.get_visible_page(registry, cursor, limit, now=now, viewer=viewer if ruled else ANONYMOUS_VIEWER)
-        made = self._encode_page(registry, revision, page, public=not ruled)
+        made = self._encode_page(registry, revision, page, public=not ruled, profile=profile)
         unbound = cursor is page.next_cursor is None  # without cursors, nothing in it is bound to a viewer
         if self.cursors.lifetime is None or unbound:  # cursors with a lifetime expire
             if len(self._page_cache) >= _MAX_CACHED_PAGES:
@@ -265,13 +362,21 @@ class ServerCatalog:
         kept_at, kept = self._page_cache.get(key, (-1, None))
         return kept if kept_at == version else None
 
-    def _encode_page(self, registry: Registry[Any], revision: Revision, page: Page[Any], *, public: bool) -> Raw:
+    def _encode_page(
+        self, registry: Registry[Any], revision: Revision, page: Page[Any], *, public: bool, profile: "Profile | None"
+    ) -> Raw:
         result = getattr(types, _RESULT_TYPES[registry.kind])
         if revision.era is Era.MODERN:
             natural = "modern_definition" if registry is self.tools else "definition"
-            listed = result([getattr(entry, natural) for entry in page.entries], next_cursor=page.next_cursor)
+            definitions = [getattr(entry, natural) for entry in page.entries]
+            listed = result(definitions, next_cursor=page.next_cursor, meta=self._list_meta)
             return self.get_modern().encode_result(listed, hint=self.cache_hint(f"{registry.kind}s", public=public))
-        listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
+        definitions = [entry.definition for entry in page.entries]
+        listed = result(definitions, next_cursor=page.next_cursor, meta=self._list_meta)
+        if profile is not None and profile.founding_shapes:
+            from trunkline.protocol.founding_shapes import shape_result  # imported here: for a profile only
+
+            return shape_result(listed, revision)
         return codec.to_raw(project(listed, revision))
 
 
@@ -298,10 +403,12 @@ def _validate_extensions(extensions: Mapping[str, Any]) -> dict[str, Any]:
     return validate_extensions(extensions)
 
 
-def _make_modern(info: Implementation, capabilities: Callable[[], Mapping[str, Any]]) -> "ModernProtocol":
+def _make_modern(
+    info: Implementation, capabilities: Callable[[], Capabilities], find_custom: "Callable[[str], Method | None]"
+) -> "ModernProtocol":
     from trunkline.protocol.modern import ModernProtocol  # imported here: many clients are of the handshake era
 
-    return ModernProtocol(info, capabilities)
+    return ModernProtocol(info, capabilities, find_custom)
 
 
 def _validate_cache(cache: Mapping[str, float]) -> dict[str, float]:

@@ -15,19 +15,25 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, Implementation
 from trunkline.rpc.connection import PeerConnection
-from trunkline.server.current_call import CURRENT_CALL, CurrentCall
+from trunkline.rpc.current_call import CURRENT_CALL, CurrentCall
 from trunkline.server.runtime_services import RuntimeServices
 from trunkline.transports.channel import Channel, ChannelClosed, Receiver, ReusableChannel
 from trunkline.wire.messages import Incoming, Request, RequestId
 
 if TYPE_CHECKING:
+    from trunkline.protocol.profiles import Profile
+    from trunkline.receipts.writer import ReceiptWriter
     from trunkline.server.call_peer import ClientFacts
+    from trunkline.server.call_receipts import CallReceipts
     from trunkline.server.idempotency.ledger import Ledger
     from trunkline.server.input.ask import Asker
     from trunkline.server.input.multi_round import StateSealers
+    from trunkline.server.limits.rate_limits import CallerLimits, RateLimited, RateLimits
     from trunkline.server.notifications.listen import ListenStream, ListenStreams
     from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
+    from trunkline.server.notifications.update_relay import UpdateRelay
     from trunkline.server.pause_queue import PauseQueue
+    from trunkline.server.resilience.circuit_breaker import CircuitBreakers
     from trunkline.server.sessions.durable import DurableSession
     from trunkline.server.tasks.service import TaskService
     from trunkline.supervision.restart_policy import History
@@ -67,7 +73,9 @@ class ConnectionOwner(Protocol):
 class SharedServices(RuntimeServices, frozen=True, kw_only=True):
     """Services of one server runtime that its connections share."""
 
-    get_subscription_hooks: "Callable[[], SubscriptionHooks[Connection | ListenStream]]"  # made on first use
+    get_subscription_hooks: (
+        "Callable[[], SubscriptionHooks[Connection | ListenStream | UpdateRelay]]"  # made on first use
+    )
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     owner: "ConnectionOwner"
     get_listen_streams: "Callable[[], ListenStreams]"  # made on first use
@@ -76,7 +84,7 @@ class SharedServices(RuntimeServices, frozen=True, kw_only=True):
     get_tasks: "Callable[[], TaskService]"  # made on first use
 
     @property
-    def subscription_hooks(self) -> "SubscriptionHooks[Connection | ListenStream]":
+    def subscription_hooks(self) -> "SubscriptionHooks[Connection | ListenStream | UpdateRelay]":
         """The resource subscriptions of all clients."""
         return self.get_subscription_hooks()
 
@@ -100,9 +108,14 @@ class Connection(PeerConnection):
     """Connection to one client: session state, log level, pause, and the interface that contexts use (`CallPeer`)."""
 
     __slots__ = (
+        "_caller_limits",
+        "_follows_caller",
+        "_limits_rate",
         "_pause_queue",
+        "_receipts",
         "_tracks_current_call",
         "catalog",
+        "close_callbacks",
         "durable_session",
         "failure_history",
         "last_call",
@@ -117,17 +130,25 @@ class Connection(PeerConnection):
         super().__init__(shared, session, channel)
         self.shared = shared
         self.failure_history: History | None = None  # of sessions, by internal errors
+        self._receipts = None if shared.receipts is None else _make_receipts(self, shared.receipts)
         self.log_level = LOGGING_LEVELS.index("info")
-        self.last_call: IncomingRequest | None = None  # set with call tracking or a subscription
+        self.close_callbacks: list[Callable[[], object]] | None = None  # called once the connection has closed
+        self.last_call: IncomingRequest | None = None  # of a subscriber: the call that authorizes its notifications
+        self._follows_caller = False
         self._tracks_current_call = False
+        self._caller_limits: CallerLimits | None = None  # of the last caller
         self._pause_queue: PauseQueue | None = None  # while paused
         self.durable_session: DurableSession | None = None  # its stored session
         if shared.durable_sessions is not None and channel.info.session is not None:
             self.durable_session = shared.durable_sessions.attach(self, channel.info.session)
         if channel.info.revision is not None:
             session.assume_handshake(Revision(channel.info.revision))
+        settings = catalog.settings
+        self._limits_rate = not (settings.principal_rate is settings.session_rate is settings.server_rate is None)
         if catalog.tracks_current_call:
             self.track_current_call()
+        elif self._limits_rate or self._receipts is not None:
+            self._choose_start()
 
     def new_session(self) -> Session:
         """Make a session in its initial phase."""
@@ -139,7 +160,8 @@ class Connection(PeerConnection):
             instructions=catalog.instructions,
             settings=catalog.settings,
             get_modern=None if self.channel.info.handshake_only else catalog.get_modern,
-            profile=None if catalog.profile is None else catalog.profile.name,
+            profile=catalog.profile,
+            find_custom=catalog.find_custom_row,
         )
 
     def handle_internal_error(self, error: Exception, during: Incoming | IncomingRequest | None = None) -> None:
@@ -175,9 +197,19 @@ class Connection(PeerConnection):
         return self.channel.info.transport
 
     @property
+    def profile(self) -> "Profile | None":
+        """Compatibility profile of the session."""
+        return self.session.profile
+
+    @property
     def lifespan(self) -> Any:
         """Value of the server's lifespan."""
         return self.shared.get_lifespan_value()
+
+    @property
+    def breakers(self) -> "CircuitBreakers":
+        """Circuit breakers of the server."""
+        return self.shared.get_breakers()
 
     def revision_of(self, call: IncomingRequest) -> Revision:
         """Return the revision that a call uses."""
@@ -247,7 +279,11 @@ class Connection(PeerConnection):
 
     def _choose_start(self) -> None:
         usual = self._start_tracked if self._tracks_current_call else self._usual_starter
-        self._starter = usual if self._pause_queue is None else partial(self._start_or_queue, usual, self._pause_queue)
+        if self._limits_rate:
+            usual = partial(self._start_within_rates, self.shared.get_rate_limits(), usual)
+        if self._pause_queue is not None:
+            usual = partial(self._start_or_queue, usual, self._pause_queue)
+        self._starter = usual if self._receipts is None else partial(self._receipts.start, usual)
 
     def _start_or_queue(
         self, start: Callable[[IncomingRequest, Any], None], queue: "PauseQueue", call: IncomingRequest, params: Any
@@ -256,10 +292,51 @@ class Connection(PeerConnection):
         if call.started < queue.since or call.method.name in _ALLOWED_WHILE_PAUSED:
             start(call, params)
         elif queue.enqueue(call, params):
+            self.facts.on_call_queued(call, params)
             self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))  # also while it waits
             self._deadline_timer.watch(call)
         else:
             self._refuse(call, Phase.PAUSED)
+
+    def _start_within_rates(
+        self, limits: "RateLimits", start: Callable[[IncomingRequest, Any], None], call: IncomingRequest, params: Any
+    ) -> None:
+        """Start a call unless its sender, or the server, is above its rate. Other processes may have to be asked."""
+        if call.method.name in _ALLOWED_WHILE_PAUSED:
+            start(call, params)
+            return
+        self._caller_limits = limits.limits_of(self, call, self._caller_limits)
+        answer = limits.check(self._caller_limits.limiters)
+        if answer is None:
+            start(call, params)
+        elif isinstance(answer, BaseException):
+            self.reply_error(call, answer)
+        else:
+            call.queued = True
+            self.facts.on_call_queued(call, params)
+            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
+            self._deadline_timer.watch(call)
+            call.work = self.loop.create_task(self._start_when_admitted(answer, start, call, params))
+
+    async def _start_when_admitted(
+        self,
+        answer: "Callable[[], Awaitable[RateLimited | None]]",
+        start: Callable[[IncomingRequest, Any], None],
+        call: IncomingRequest,
+        params: Any,
+    ) -> None:
+        refusal = await answer()
+        call.work, call.deadline = None, None
+        if call.done:
+            return
+        try:
+            if refusal is not None:
+                self.reply_error(call, refusal)
+                return
+            call.queued = False
+            start(call, params)
+        except Exception as error:  # noqa: BLE001 - an internal error
+            self.handle_internal_error(error, call)
 
     def _refuse(self, call: IncomingRequest, phase: Phase) -> None:
         from trunkline.rpc.failures import Failure
@@ -268,13 +345,18 @@ class Connection(PeerConnection):
         self.replies.reply_failure(call, Failure(error), error)
 
     def track_current_call(self) -> None:
-        """Set `CURRENT_CALL` for every call from now on, and remember the last call: a client may come back with other
-        rights."""
+        """Set `CURRENT_CALL` for every call from now on."""
         self._tracks_current_call = True
         self._choose_start()
 
+    def follow_caller(self) -> None:
+        """Remember the last call from now on: a subscriber of a protected resource may come back with other rights."""
+        self._follows_caller = True
+        self.track_current_call()
+
     def _start_tracked(self, call: IncomingRequest, params: Any) -> None:
-        self.last_call = call
+        if self._follows_caller:
+            self.last_call = call
         token = CURRENT_CALL.set(CurrentCall(self, call))
         try:
             self._usual_starter(call, params)
@@ -347,10 +429,21 @@ class Connection(PeerConnection):
         return reply if self.durable_session is None else self.durable_session.reply_after_write(reply)
 
     def restore(
-        self, revision: Revision, agreed: NegotiatedCapabilities, client: Implementation | None, *, complete: bool
+        self,
+        revision: Revision,
+        agreed: NegotiatedCapabilities,
+        client: Implementation | None,
+        *,
+        complete: bool,
+        profile: str | None = None,
     ) -> None:
-        """Continue a session that another process began."""
+        """Continue a session that another process began, under its profile."""
         before = self.session.phase
+        if profile is not None:
+            from trunkline.protocol.profiles import find_profile  # imported here: few sessions have a profile
+
+            self.session.use_profile(find_profile(profile))
+            self.settings = self.session.settings
         self.session.restore_handshake(revision, agreed, client, complete=complete)
         super().report_phase_change(before)
 
@@ -375,7 +468,18 @@ class Connection(PeerConnection):
         """Drop the subscriptions of this connection; a stored session keeps its own."""
         if self.durable_session is not None:
             self.durable_session.connection = None
+        self._receipts = self.replies.recorder = None  # it refers to this connection
         self.shared.owner.on_connection_closed(self)
+        callbacks, self.close_callbacks = self.close_callbacks, None
+        for callback in callbacks or ():
+            callback()
+
+
+def _make_receipts(connection: Connection, writer: "ReceiptWriter") -> "CallReceipts":
+    from trunkline.server.call_receipts import CallReceipts  # imported here: few servers write receipts
+
+    receipts = connection.replies.recorder = CallReceipts(connection, writer)
+    return receipts
 
 
 def _truncate_id(request_id: RequestId) -> RequestId:

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from trunkline.http import Request
+    from trunkline.rpc.threads import ThreadPool
     from trunkline.server.call_peer import CallPeer, ClientFacts
     from trunkline.server.input.ask import Asker, OnProgress
     from trunkline.server.input.forms import ElicitationAnswer
+    from trunkline.server.resilience.circuit_breaker import BreakerGuard
 
     L_co = typing_extensions.TypeVar("L_co", covariant=True, default=Any)
 else:
@@ -45,7 +47,7 @@ else:
         "L_co", covariant=True
     )  # Python supports the default from 3.13 on; type checkers use the branch above
 
-__all__ = ["Context", "SentMessage"]
+__all__ = ["Context", "SentMessage", "threads_of", "with_peer"]
 
 T = TypeVar("T")
 
@@ -90,6 +92,11 @@ class Context(Generic[L_co]):
         return self._call.id if named is None else named
 
     @property
+    def method(self) -> str:
+        """The method of the request or notification, such as "tools/call"."""
+        return self._call.method.name
+
+    @property
     def session_id(self) -> int | None:
         """A number for the connection, the same for all of its calls; None where requests are independent, as over HTTP
         from 2026-07-28 on."""
@@ -123,7 +130,7 @@ class Context(Generic[L_co]):
         and once the call has ended.
 
         If another process has received and forwarded the request, it has no other headers than `Accept`,
-        `Content-Type`, `Last-Event-ID` and `Mcp-*`, and no query.
+        `Content-Type`, `Last-Event-ID`, `Mcp-*` and those of the trace context, and no query.
         """
         origin = self._call.origin
         if origin.request is None:
@@ -146,14 +153,24 @@ class Context(Generic[L_co]):
 
     @property
     def trace(self) -> Mapping[str, str]:
-        """Trace context of the request: W3C's `traceparent`, `tracestate` and `baggage`."""
-        envelope = self._call.envelope
-        return {} if envelope is None else envelope.trace
+        """Trace context of the request: W3C's `traceparent`, `tracestate` and `baggage`, from the envelope of a request
+        of 2026-07-28 or from the HTTP headers. In a task, that of the request which created it."""
+        from trunkline.protocol.trace_context import stated_trace  # imported here: few handlers ask
+
+        return stated_trace(self._call)
 
     @property
     def lifespan(self) -> L_co:
         """The value of the server's `lifespan`; None without one."""
         return self._peer.lifespan
+
+    def breaker(self, name: str) -> "BreakerGuard":
+        """Return a context manager around one use of a dependency: `async with ctx.breaker("database"):`, or `with` in
+        a plain handler on a thread. It raises `BreakerOpen`, a refusal, while the circuit breaker of that name is
+        open. `Server.breaker` configures it."""
+        from trunkline.server.resilience.circuit_breaker import BreakerGuard
+
+        return BreakerGuard(self._peer.breakers.find(name), self._call, self.wait)
 
     @property
     def progress_token(self) -> ProgressToken | None:
@@ -214,6 +231,26 @@ class Context(Generic[L_co]):
         """Log at level error."""
         return self.log("error", data, logger)
 
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> SentMessage:
+        """Send a notification of a method outside of the specification to the client. It belongs to this call: from
+        2026-07-28 on, it can be sent until the call has ended."""
+        _check_custom_name(method)
+        payload = codec.to_raw(dict(params or {}))  # encoded now: the caller gets the error for params without JSON
+        on_loop = self._peer.post(partial(self._peer.notify, method, payload, about=self._call))
+        return self._count_message(len(bytes(payload)), on_loop=on_loop)
+
+    async def send_request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Send a request of a method outside of the specification to the client, and return its result. Raises
+        `ClientLacksCapability` from 2026-07-28 on, where servers send no requests, and in tasks."""
+        _check_custom_name(method)
+        from trunkline.server.input.ask import ClientLacksCapability, RequestAsker
+
+        if not isinstance(self._asker, RequestAsker):
+            raise ClientLacksCapability(f"requests of servers, such as {method!r}")
+        return await self._asker.ask(method, dict(params or {}), timeout=timeout)
+
     def elicitation_complete(self, elicitation_id: str) -> SentMessage:
         """Notify the client that its user has finished at a URL."""
         params = t.ElicitationCompleteParams(elicitation_id=elicitation_id)
@@ -260,7 +297,14 @@ class Context(Generic[L_co]):
     @property
     def _asker(self) -> "Asker":
         if self._lazy_asker is None:
-            self._lazy_asker = self._peer.asker_of(self._call)
+            asker, fallback = self._peer.asker_of(self._call), self._peer.catalog.sampling
+            if fallback is not None:
+                from trunkline.server.input.fallback import (
+                    FallbackAsker,
+                )  # imported here: few servers sample themselves
+
+                asker = FallbackAsker(asker, fallback, self.client.capabilities, self.once)
+            self._lazy_asker = asker
         return self._lazy_asker
 
     @overload
@@ -307,9 +351,9 @@ class Context(Generic[L_co]):
         A single value (`str`, `bool`, a `Literal`, an `Enum`, a list of one of the last two, …) uses a form with one
         field, `value`; the answer's data is that value. Without a type the user only confirms.
 
-        Raises `ClientLacks` if the client cannot show the form: before 2025-11-25 there are no multiple choices, so
-        forms omit such a field, and one without a default is an error. With `task`, a client of 2025-11-25 that
-        supports it replies at once with a task, and the server fetches the answer later.
+        Raises `ClientLacksCapability` if the client cannot show the form: before 2025-11-25 there are no multiple
+        choices, so forms omit such a field, and one without a default is an error. With `task`, a client of 2025-11-25
+        that supports it replies at once with a task, and the server fetches the answer later.
         """
         from trunkline.server.input.forms import build_form, read_answer, required_multi_select
 
@@ -378,7 +422,8 @@ class Context(Generic[L_co]):
         key: str | None = None,
         task: bool = False,
     ) -> "t.CreateMessageResult":
-        """Ask the client's language model for the next message. Raises `MisuseError` for values out of range.
+        """Ask the client's language model for the next message; if the client cannot sample, the server's own
+        (`Server(sampling=…)`). Raises `MisuseError` for values out of range.
 
         `tools` are tools for the model: names of this server's tools, or definitions. The reply's `tool_uses` has the
         calls of the model; the very next message must answer them. `include_context` is a request: the server omits it
@@ -470,6 +515,16 @@ class Context(Generic[L_co]):
             raise asyncio.CancelledError from None
 
 
+def with_peer(context: Context, enter: "Callable[[CallPeer], CallPeer]") -> Context:
+    """Return the context of the same call with another peer: `enter` returns the peer as a mounted server sees it."""
+    return Context(enter(context._peer), context._call)  # pyright: ignore[reportPrivateUsage]
+
+
+def threads_of(context: Context) -> "ThreadPool":
+    """Return the threads that the plain handlers of a call run on."""
+    return context._peer.threads  # pyright: ignore[reportPrivateUsage]
+
+
 def _parse_model_preferences(value: "t.ModelPreferences | Mapping[str, Any]") -> "t.ModelPreferences":
     error = partial(MisuseError, kind="invalid_model_preferences")
     return from_mapping("model_preferences", t.ModelPreferences, value, error)
@@ -485,3 +540,10 @@ def _validate_sampling_params(params: "t.CreateMessageParams") -> "t.CreateMessa
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
+
+
+def _check_custom_name(method: str) -> None:
+    from trunkline.protocol.custom_methods import find_name_fault  # imported here: few handlers send such methods
+
+    if (fault := find_name_fault(method)) is not None:
+        raise MisuseError(fault)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from trunkline.errors import MisuseError
 from trunkline.registry.signatures import accepts_positional, name_of, underlying_function
 
-__all__ = ["Lifespan"]
+__all__ = ["Lifespan", "LifespanUsers"]
 
 _ADVICE: Final = "write `async def lifespan(server): ...` with one `yield` between setup and cleanup"
 
@@ -34,9 +34,9 @@ class _LifespanRun:
         return self.task.get_loop() is asyncio.get_running_loop()
 
 
-class _LifespanUsers:
-    """Users that keep a lifespan entered on the running loop: the started server, and clients in this process. Users on
-    a closed loop do not count."""
+class LifespanUsers:
+    """Users that keep the lifespans of a server entered on the running loop: the started server, clients in this
+    process, and servers that it is mounted in. Users on a closed loop do not count."""
 
     def __init__(self) -> None:
         self._started_on: asyncio.AbstractEventLoop | None = None
@@ -62,7 +62,7 @@ class _LifespanUsers:
         self._started_on = None
 
     def add(self, client: object) -> None:
-        """Count a client as a user."""
+        """Count a client, or a server, as a user."""
         self._clients[client] = asyncio.get_running_loop()
 
     def remove(self, client: object) -> None:
@@ -86,7 +86,6 @@ class Lifespan:
         self._run: _LifespanRun | None = None
         self._exiting: asyncio.Task[None] | None = None  # the previous run, while it exits
         self._value: Any = None
-        self.users = _LifespanUsers()
 
     @property
     def running(self) -> bool:

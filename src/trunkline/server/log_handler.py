@@ -8,14 +8,18 @@ import logging
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams
+from trunkline.rpc.current_call import CURRENT_CALL
 from trunkline.server.catalog import ServerCatalog
-from trunkline.server.current_call import CURRENT_CALL, CurrentCall
 from trunkline.wire import codec
+
+if TYPE_CHECKING:
+    from trunkline.server.call_peer import CallPeer
 
 __all__ = ["ClientLogHandler", "to_mcp_level"]
 
@@ -50,8 +54,8 @@ class ClientLogHandler(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> Any:
         """Accept records that belong to a call of this server and do not result from sending one."""
-        current = CURRENT_CALL.get()
-        if current is None or current.connection.catalog is not self._catalog or _sending.get():
+        current = _current_call()
+        if current is None or current[0].catalog is not self._catalog or _sending.get():
             return False
         if record.name == _OWN_LOGGER or record.name.startswith(_OWN_LOGGER + "."):
             return False
@@ -59,14 +63,14 @@ class ClientLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record, if the client wants its level."""
-        current = CURRENT_CALL.get()
+        current = _current_call()
         level = to_mcp_level(record.levelno)
-        if current is None or LOGGING_LEVELS.index(level) < current.connection.log_level_of(current.call):
+        if current is None or LOGGING_LEVELS.index(level) < current[0].log_level_of(current[1]):
             return
         sending = _sending.set(True)
         try:
             params = LoggingMessageParams(level=level, data=self._data(record), logger=record.name)
-            current.connection.post(partial(_send, current, params))
+            current[0].post(partial(_send, *current, params))
         except Exception:  # noqa: BLE001 - a log handler must not break the program
             self.handleError(record)
         finally:
@@ -88,10 +92,15 @@ class ClientLogHandler(logging.Handler):
         return self.format(bare)
 
 
-def _send(current: CurrentCall, params: LoggingMessageParams) -> None:
+def _current_call() -> "tuple[CallPeer, IncomingRequest] | None":
+    current = CURRENT_CALL.get()
+    return None if current is None else current.get()
+
+
+def _send(connection: "CallPeer", call: IncomingRequest, params: LoggingMessageParams) -> None:
     """Send the message unless the call has ended; runs on the loop, where that is known."""
-    if not current.call.done:
-        current.connection.notify("notifications/message", params, about=current.call)
+    if not call.done:
+        connection.notify("notifications/message", params, about=call)
 
 
 def _to_json(value: Any) -> Any:

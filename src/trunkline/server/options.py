@@ -1,7 +1,8 @@
 """Options of `tool`, `resource`, `prompt` and related methods, one type each; comments explain the options."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypedDict, TypeVar, cast
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, cast
 
 from trunkline.errors import RegistrationError
 from trunkline.errors.options import (
@@ -27,8 +28,10 @@ __all__ = [
     "CompletionOptions",
     "DirectoryOptions",
     "FileOptions",
+    "Guarding",
     "Health",
     "LimitOptions",
+    "MethodOptions",
     "PromptOptions",
     "ResourceOptions",
     "RouteOptions",
@@ -43,7 +46,17 @@ Allow = Callable[[Context], bool | Awaitable[bool]]
 Health = Callable[[], bool | Awaitable[bool]]
 """Predicate: whether a dependency of tools is healthy. Runs on the loop and must not block."""
 
+if TYPE_CHECKING:
+    from trunkline.registry.transforms import Transform
+
 T = TypeVar("T")
+
+
+class Guarding(Protocol):
+    """A circuit breaker, of `Server.breaker` or of another library: `async with breaker.guard():` surrounds a call, and
+    raises to refuse it."""
+
+    def guard(self) -> AbstractAsyncContextManager[Any]: ...
 
 
 class _ThreadOption(TypedDict, total=False):
@@ -57,6 +70,10 @@ class AccessOptions(TypedDict, total=False):
     allow: Allow | None  # a predicate for rules that scopes cannot express
 
 
+class _RateOption(TypedDict, total=False):
+    rate: str | None  # of the requests of all clients, such as "10/s", "100/min" or "10/s burst 50"
+
+
 class LimitOptions(TypedDict, total=False):
     """Limits of a tool. A refused call has a failed result that states the reason."""
 
@@ -66,13 +83,16 @@ class LimitOptions(TypedDict, total=False):
     requires: Sequence[str | Health]  # dependencies: predicates, or names registered with `health`
 
 
-class ToolOptions(options.ToolOptions, AccessOptions, LimitOptions, _ThreadOption, total=False):
+class ToolOptions(options.ToolOptions, AccessOptions, LimitOptions, _RateOption, _ThreadOption, total=False):
     """Options of `tool` and `add_tool`."""
 
     enabled: bool  # False: hidden until `server.tools.enable`
+    process: bool  # True: run a plain function in a process of its own, which is killed if the call ends first
+    breaker: Guarding | str | bool | None  # circuit breaker of its dependency, or the name of one; True: one of its own
+    transform: "Transform | Iterable[Transform] | None"  # of `trunkline.transforms`: registers what they make of it
 
 
-class ResourceOptions(options.ResourceOptions, AccessOptions, _ThreadOption, total=False):
+class ResourceOptions(options.ResourceOptions, AccessOptions, _RateOption, _ThreadOption, total=False):
     """Options of `resource` and `add_resource`."""
 
     guard: bool  # False: template values may contain `..`
@@ -89,7 +109,7 @@ class DirectoryOptions(options.TemplateOptions, AccessOptions, total=False):
     listed: bool  # False: omit the files from lists, which otherwise walk the folder
 
 
-class PromptOptions(options.PromptOptions, AccessOptions, _ThreadOption, total=False):
+class PromptOptions(options.PromptOptions, AccessOptions, _RateOption, _ThreadOption, total=False):
     """Options of `prompt` and `add_prompt`."""
 
     defaults: Mapping[str, str] | None  # of the placeholders of a text
@@ -103,6 +123,12 @@ class CompletionOptions(_ThreadOption, total=False):
     tool: str | None  # the name of the tool
 
 
+class MethodOptions(AccessOptions, _ThreadOption, total=False):
+    """Options of `method` and `notification` besides the name."""
+
+    timeout: float | None  # seconds per call; default: `work_timeout`
+
+
 class RouteOptions(_ThreadOption, total=False):
     """Options of `route` and `add_route` besides the path."""
 
@@ -113,17 +139,24 @@ class RouteOptions(_ThreadOption, total=False):
 
 
 _OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
-    **dict.fromkeys(("name", "title", "description", "mime_type", "prompt", "resource", "tool"), TEXT),
-    **dict.fromkeys(("structured", "thread", "enabled", "public", "guard", "listed"), FLAG),
+    **dict.fromkeys(
+        ("name", "title", "description", "mime_type", "prompt", "resource", "tool", "version", "rate"), TEXT
+    ),
+    **dict.fromkeys(("structured", "thread", "process", "enabled", "public", "guard", "listed", "deprecated"), FLAG),
     **dict.fromkeys(("max_concurrency", "max_queue", "max_result_bytes", "size"), INTEGER),
-    **dict.fromkeys(("meta", "input_schema", "defaults"), MAPPING),
+    **dict.fromkeys(("meta", "input_schema", "defaults", "experimental", "metadata"), MAPPING),
     "timeout": POSITIVE,
     "ttl": NUMBER,
     "scopes": instance_of("a list of scopes", Iterable),
     "list": FUNCTION,
+    "breaker": OptionKind(
+        "a circuit breaker, the name of one, or True",
+        lambda value: isinstance(value, bool | str) or hasattr(value, "guard"),
+    ),
     "requires": each_value(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
     "methods": instance_of("a list of methods", Iterable),
     "asks": instance_of("a list of capabilities", Iterable),
+    "tags": instance_of("a set of texts", Collection),
 }  # types of options; those not listed, and the items of `scopes` and `asks`, are checked where they are read
 
 

@@ -57,7 +57,7 @@ _STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (CompletionNotFound, 404),
     (ContentTooLarge, 413),
     (RequestTimeout, 504),
-    (Refusal, 403),
+    (Refusal, 403),  # unless its reason has another one
     (InvalidParams, 400),
     (InvalidRequest, 400),
     (ParseError, 400),
@@ -65,6 +65,7 @@ _STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (ProtocolError, 500),
 )  # of the errors whose message is for the caller; the first match counts
 _RETRY_AFTER: Final = "retryAfterMs"
+_DECLINED, _UNAVAILABLE = 403, 503
 
 
 def build_route(path: str, function: Callable[..., Any], options: RouteOptions) -> RouteEntry:
@@ -193,10 +194,16 @@ class Routes:
             return RouteRefusal(status, ProtocolError.rebuilt(str(error), -32603, {"kind": "tool_execution_failed"}))
         if isinstance(error, InsufficientScope):
             return RouteRefusal(status, error, missing_scopes=tuple(error.data["scopes"]))
-        retry = error.data.get(_RETRY_AFTER) if isinstance(error, Refusal) else None
-        if retry is not None:
-            return RouteRefusal(503, error, [(b"retry-after", b"%d" % -(-retry // 1000))])
-        return RouteRefusal(status, error)
+        return self._refuse_with_advice(error) if isinstance(error, Refusal) else RouteRefusal(status, error)
+
+    def _refuse_with_advice(self, error: Refusal) -> RouteRefusal:
+        """Return a refusal with the HTTP status of its reason, and with `Retry-After` if it says when to retry."""
+        from trunkline.errors import REFUSALS
+
+        info, retry = REFUSALS.get(error.refusal_code), error.data.get(_RETRY_AFTER)
+        status = info.http_status if info is not None else _DECLINED if retry is None else _UNAVAILABLE
+        headers = [] if retry is None else [(b"retry-after", b"%d" % -(-retry // 1000))]
+        return RouteRefusal(status, error.with_hint(self._settings), headers)
 
     def _report(self, error: Exception, entry: RouteEntry, method: str, services: "RuntimeServices") -> ProtocolError:
         """Report an unexpected error to the observers; return the error for the caller, which names the incident."""

@@ -8,9 +8,12 @@ from trunkline.rpc.connection import LoopResources
 from trunkline.server.catalog import ServerCatalog
 
 if TYPE_CHECKING:
+    from trunkline.receipts.writer import ReceiptWriter
     from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.cluster.notifications import ClusterNotifications
+    from trunkline.server.limits.rate_limits import RateLimits
     from trunkline.server.limits.shared_semaphore import SharedSemaphores
+    from trunkline.server.resilience.circuit_breaker import CircuitBreakers
     from trunkline.server.sessions.durable import DurableSessions
     from trunkline.stores.store import Store
 
@@ -27,7 +30,10 @@ class RuntimeServices(LoopResources, frozen=True, kw_only=True):
     cluster: "Cluster | None" = None  # where processes share a store with a bus
     cluster_notifications: "ClusterNotifications | None" = None  # where sessions outlive the process
     shared_semaphores: "SharedSemaphores | None" = None  # where processes share a store with a bus
+    receipts: "ReceiptWriter | None" = None  # of a server with receipts
     get_lifespan_value: "Callable[[], Any]"
+    get_breakers: "Callable[[], CircuitBreakers]"  # made on first use
+    get_rate_limits: "Callable[[], RateLimits]"  # made on first use
 
     @property
     def store(self) -> "Store":

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from trunkline.config import Settings
 from trunkline.errors import RegistrationError
-from trunkline.errors.options import MAPPING, TEXT, OptionKind, describe_value, each_value, instance_of
+from trunkline.errors.options import FUNCTION, MAPPING, TEXT, OptionKind, describe_value, each_value, instance_of
 from trunkline.rpc.dispatch import Feature
 
 __all__ = ["OPTION_KINDS", "check_callback"]
@@ -34,8 +34,11 @@ OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     "settings": instance_of("a Settings, such as Settings(page_size=50)", Settings),
     "auth": _has_member("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),
     "store": _has_member("lasting", 'a store, such as SqliteStore("notes.db")'),
+    "sampling": _has_member("supports_tools", 'a provider, such as OpenAI(model="gpt-5") of trunkline.sampling'),
+    "receipts": _has_member("segment_bytes", 'a Receipts, such as Receipts("receipts", key="receipts.key")'),
     "observers": each_value(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),
     "features": each_value(lambda one: isinstance(one, Feature), "a list of features"),
+    "validator": FUNCTION,
     "clock": _has_member("call_at", "a clock, such as ManualClock()"),
 }
 

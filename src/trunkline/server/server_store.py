@@ -6,10 +6,12 @@ when it is back. Health checks use a write, since a store on a full disk or behi
 
 import asyncio
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from trunkline.clock import Clock
 from trunkline.errors import MisuseError, StoreError
+from trunkline.facts import Observers, StoreProbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +31,17 @@ _log: Final = logging.getLogger("trunkline")
 class ServerStore:
     """The configured store of a server, or a new in-memory store each time the server serves."""
 
-    def __init__(self, configured: "Store | None", make_memory_store: "Callable[[Clock], Store]") -> None:
+    def __init__(
+        self,
+        configured: "Store | None",
+        make_memory_store: "Callable[[Clock], Store]",
+        observers: Observers | None = None,
+        wrap: "Callable[[Store], Store]" = lambda store: store,
+    ) -> None:
+        """`observers` receive the results of the monitor. `wrap` returns the store that the server uses in place of a
+        store that is open."""
+        self._observers = observers
+        self._wrap = wrap
         self._configured = configured
         self._make_memory_store = make_memory_store
         self._opening: asyncio.Task[None] | None = None
@@ -57,7 +69,7 @@ class ServerStore:
         opening = self._opening = self._opening or asyncio.create_task(self._configured.open())
         try:
             await asyncio.shield(opening)  # a cancelled caller must not cancel the others
-            self._monitor = self._monitor or StoreMonitor(self._configured)
+            self._monitor = self._monitor or StoreMonitor(self._configured, observers=self._observers)
         except BaseException:
             if opening.done():
                 self._opening = None
@@ -72,10 +84,10 @@ class ServerStore:
         """Return the opened store. Raises `MisuseError` if `open` has not finished."""
         if self._configured is None:
             self._memory_store = self._make_memory_store(clock)
-            return self._memory_store
+            return self._wrap(self._memory_store)
         if self._opening is None or not self._opening.done():
             raise MisuseError("a server with a store is started first: `await server.start()`")
-        return self._configured
+        return self._wrap(self._configured)
 
     async def close(self) -> None:
         """Close the store if it was opened. A configured store cannot be opened again."""
@@ -94,11 +106,20 @@ class ServerStore:
 class StoreMonitor:
     """Probes a store with small writes and logs when it becomes unavailable or available."""
 
-    def __init__(self, store: "Store", *, interval: float = _PROBE_INTERVAL, log_after: float = _LOG_AFTER) -> None:
-        """Probe every `interval` seconds; log a probe that takes longer than `log_after` seconds."""
+    def __init__(
+        self,
+        store: "Store",
+        *,
+        interval: float = _PROBE_INTERVAL,
+        log_after: float = _LOG_AFTER,
+        observers: Observers | None = None,
+    ) -> None:
+        """Probe every `interval` seconds; log a probe that takes longer than `log_after` seconds. `observers` receive
+        the results."""
         from trunkline.stores.store import Delete, key_of  # imported here: a store in memory needs no monitor
 
         self._store = store
+        self._observers = observers
         self._no_change = Delete(key_of("health", "probe"))  # a write without an effect
         self._interval = interval
         self._log_after = log_after
@@ -134,17 +155,25 @@ class StoreMonitor:
 
     async def _write(self) -> bool:
         late = self._loop.call_later(self._log_after, self._note_failure, f"no response for {self._log_after:g} s")
+        began = monotonic()
         try:
             await self._store.commit([self._no_change])
         except StoreError as error:
             self._note_failure(str(error))
+            self._report(monotonic() - began, str(error))
             return False
         finally:
             late.cancel()
+        self._report(monotonic() - began, "")
         if self._failing_since is not None:
             _log.warning("the store accepts writes again after %.0f s", self._loop.time() - self._failing_since)
             self._failing_since = None
         return True
+
+    def _report(self, seconds: float, error: str) -> None:
+        observers = self._observers
+        if observers is not None and observers.want(StoreProbed):
+            observers.on(StoreProbed(connection=0, at=self._loop.time(), seconds=seconds, error=error))
 
     def _note_failure(self, why: str) -> None:
         if self._failing_since is None:

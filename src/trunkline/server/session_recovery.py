@@ -94,6 +94,8 @@ def _refuse(connection: PeerConnection, unstarted: RequestId | list[RequestId] |
 def _restore_session(old: Session, session: Session) -> Session:
     """Bring a new session into the state of the failed one."""
     session.last_id = old.last_id  # a late response must not match a new request
+    if old.profile is not None:
+        session.use_profile(old.profile)
     session.transition(Signal.CONNECT)
     if old.negotiated is not None and old.revision is not None:
         session.restore_handshake(old.revision, old.negotiated, old.peer, complete=old.phase is not Phase.INITIALIZING)

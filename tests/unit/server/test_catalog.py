@@ -51,7 +51,6 @@ def test_capability_flags_override_the_default() -> None:
     assert make_catalog(1, list_changed=False, subscribe=False).capabilities()["resources"] == {}
 
 
-@pytest.mark.row("Y01")
 @pytest.mark.parametrize(
     ("registry", "member", "key", "first"),
     [
@@ -133,7 +132,7 @@ def test_list_changed_during_encoding_is_encoded_again() -> None:
         """A tool that adds another one, as a thread might, while it is described."""
 
         key = "late"
-        access = None
+        access = version = None
 
         @property
         def definition(self) -> Tool:

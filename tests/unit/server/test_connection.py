@@ -524,7 +524,7 @@ async def test_call_outcomes_are_reported() -> None:
 # --- assembly ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("A21")
+@pytest.mark.row("A21", "A22")
 async def test_server_with_one_feature_serves_only_its_methods() -> None:
     server = Server("t", features=[lifecycle.FEATURE, tools.FEATURE], prompts=True)
     server.add_tool(lambda: "x", name="f")
@@ -534,7 +534,6 @@ async def test_server_with_one_feature_serves_only_its_methods() -> None:
         assert (await peer.error("prompts/list"))["code"] == -32601
 
 
-@pytest.mark.row("A20")
 async def test_feature_can_be_replaced() -> None:
     fake = Feature("tools", {"tools/call": lambda connection, call, params: CallToolResult([TextContent("fake")])})
     async with RawPeer(Server("t", features=[lifecycle.FEATURE, fake], tools=True)) as peer:

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import pytest
 from tests.limits import PATIENCE
 
-from trunkline import Context, Depends, Server, Settings, ToolError
-from trunkline.errors import RegistrationError
+from trunkline import Client, Context, Depends, Server, Settings, ToolError
+from trunkline.errors import MisuseError, RegistrationError
 from trunkline.facts import HandlerFailed
-from trunkline.testing import ManualClock, RawPeer, RecordingObserver
+from trunkline.registry.handlers import read_handler
+from trunkline.testing import ManualClock, RawPeer, RecordingObserver, connect
 
 
 class Log(list[str]):
@@ -707,3 +708,152 @@ async def test_queued_dependency_of_a_cancelled_call_never_runs() -> None:
         assert value_of(await peer.result("tools/call", {"name": "block"})) == "blocked"
     await server.aclose()
     assert log == []
+
+
+# --- overrides ----------------------------------------------------------------------------------------------------
+
+
+def real() -> str:
+    return "real"
+
+
+def wrapped(inner: Annotated[str, Depends(real)]) -> str:
+    return f"<{inner}>"
+
+
+def make_overridable() -> Server:
+    server = Server("t")
+
+    @server.tool(name="plain")
+    def plain_tool(value: Annotated[str, Depends(wrapped)]) -> str:
+        return value
+
+    @server.tool(name="async")
+    async def async_tool(value: Annotated[str, Depends(wrapped)]) -> str:
+        return value
+
+    @server.tool(name="generator", structured=False)
+    async def generator_tool(value: Annotated[str, Depends(wrapped)]) -> AsyncIterator[str]:
+        yield value
+
+    @server.resource("value://{name}")
+    async def resource(name: str, value: Annotated[str, Depends(wrapped)]) -> str:
+        return value
+
+    @server.prompt
+    async def prompt(value: Annotated[str, Depends(wrapped)]) -> str:
+        return value
+
+    return server
+
+
+async def values_of(server: Server) -> set[str]:
+    async with Client(server) as client:
+        tools = [(await client.call_tool(name)).text for name in ("plain", "async", "generator")]
+        (resource,) = await client.read_resource("value://any")
+        (message,) = (await client.get_prompt("prompt")).messages
+    return {*tools, resource.text, message.content.text}
+
+
+async def fake_awaited() -> str:
+    return "awaited"
+
+
+def fake_generator() -> Iterator[str]:
+    yield "generated"
+
+
+def fake_around(inner: Annotated[str, Depends(real)]) -> str:
+    return f"around {inner}"
+
+
+@pytest.mark.parametrize(
+    ("fake", "shown"),
+    [
+        (lambda: "fake", "fake"),
+        (fake_awaited, "awaited"),
+        (fake_generator, "generated"),
+        (fake_around, "around real"),
+    ],
+)
+async def test_override_replaces_a_dependency_until_the_block_ends(fake: Callable[..., Any], shown: str) -> None:
+    server = make_overridable()
+    with server.override({real: fake}):
+        assert await values_of(server) == {f"<{shown}>"}
+    assert await values_of(server) == {"<real>"}
+
+
+async def test_overrides_may_overlap_in_any_order() -> None:
+    server = make_overridable()
+    first, second = server.override({real: lambda: "first"}), server.override({real: lambda: "second"})
+    with server.override({wrapped: lambda: "outer"}):
+        assert await values_of(server) == {"outer"}
+    first.__enter__()
+    second.__enter__()
+    assert await values_of(server) == {"<second>"}
+    first.__exit__(None, None, None)
+    assert await values_of(server) == {"<second>"}
+    second.__exit__(None, None, None)
+    assert await values_of(server) == {"<real>"}
+
+
+async def test_running_call_keeps_the_overrides_it_started_with() -> None:
+    server, started, go = Server("t"), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "slow"
+
+    @server.tool
+    async def tool(first: Annotated[str, Depends(slow)], second: Annotated[str, Depends(real)]) -> str:
+        return f"{first} {second}"
+
+    async with Client(server) as client:
+        with server.override({real: lambda: "fake"}):
+            call = asyncio.create_task(client.call_tool("tool"))
+            await asyncio.wait_for(started.wait(), PATIENCE)
+        go.set()
+        assert (await call).data == "slow fake"
+        assert (await client.call_tool("tool")).data == "slow real"
+
+
+def test_unusable_override_is_refused() -> None:
+    server = make_overridable()
+    with pytest.raises(MisuseError, match="no handler of this server depends on fake_awaited"):
+        server.override({fake_awaited: real}).__enter__()
+    with pytest.raises(MisuseError, match="the override of real is a function, such as `lambda: 'fake'`"):
+        server.override({real: "fake"}).__enter__()  # type: ignore[dict-item]
+    with pytest.raises(RegistrationError, match="parameter 'place'"):
+        server.override({real: unknown}).__enter__()
+    assert not server._overrides
+
+
+async def test_override_takes_the_context_only_if_there_is_one() -> None:
+    server = Server("t")
+
+    def fake(ctx: Context) -> str:
+        return type(ctx).__name__
+
+    @server.tool
+    async def without(value: Annotated[str, Depends(real)]) -> str:
+        return value
+
+    @server.tool
+    async def with_context(ctx: Context, value: Annotated[str, Depends(real)]) -> str:
+        return value
+
+    async with connect(server) as client:
+        with server.override({real: fake}):
+            assert (await client.call_tool("with_context")).data == "Context"
+            with pytest.raises(MisuseError, match="takes the Context"):
+                await client.call_tool("without")
+
+
+def test_handler_without_a_server_has_its_own_dependencies() -> None:
+    def handler(value: Annotated[str, Depends(real)]) -> str:
+        return value
+
+    plan = read_handler(handler, Context).plan
+    assert plan is not None
+    assert plan.current(None) is plan

@@ -34,7 +34,7 @@ INITIALIZE = {
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "a"}}}
 LIST = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
-MOST_MODULES = 101  # at the last count; each costs a quarter of a millisecond at start-up
+MOST_MODULES = 105  # at the last count; each costs a quarter of a millisecond at start-up
 UNUSED = (
     "trunkline.auth.",
     "trunkline.client",

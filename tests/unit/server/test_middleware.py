@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
+from tests.founding import FEATURES
 
 from trunkline import Call, CallToolResult, Context, Server, Settings, TextContent, ToolError
 from trunkline.errors import ProtocolError, RegistrationError
@@ -68,7 +69,6 @@ async def ask(server: Server, method: str, params: Any) -> Any:
     return answer
 
 
-@pytest.mark.row("P22")
 @pytest.mark.parametrize(("method", "name", "params"), REQUESTS)
 async def test_middleware_sees_every_handler_call(method: str, name: str, params: Any) -> None:
     bare = await ask(server_with_everything(), method, params)
@@ -275,7 +275,7 @@ def server_of_tasks(seen: list[Any]) -> Server:
 async def test_middleware_sees_the_creation_of_a_task() -> None:
     seen = list[Any]()
     async with RawPeer(server_of_tasks(seen)) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         asked = {"name": "greet", "arguments": {"name": "Ann"}, "task": {}}
         task = (await peer.result("tools/call", asked))["task"]
         result = await peer.result("tasks/result", {"taskId": task["taskId"]})
@@ -288,7 +288,7 @@ async def test_middleware_wraps_founding_tasks() -> None:
     taps, RawPeer.taps = RawPeer.taps, []  # no official schema has these words
     try:
         async with RawPeer(server_of_tasks(seen)) as peer:
-            await peer.initialize()
+            await peer.initialize(capabilities=FEATURES)
             action = {"type": "greet", "parameters": {"name": "Ann"}}
             assert (await peer.result("tasks/create", {"action": action})).keys() == {"taskId"}
             assert (await peer.error("tasks/create", {"action": {"type": "nothing"}}))["code"] == -32602

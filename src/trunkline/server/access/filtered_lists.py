@@ -36,9 +36,14 @@ def list_page(connection: Connection, call: IncomingRequest, params: PaginatedPa
     catalog = connection.catalog
     rules = catalog.access_rules[registry.kind]
     if not rules:
-        revision = connection.session.revision_of(call)
+        session = connection.session
         return catalog.get_encoded_page(
-            registry, revision, params.cursor, params.limit, now=connection.shared.wall_clock.now()
+            registry,
+            session.revision_of(call),
+            params.cursor,
+            params.limit,
+            now=connection.shared.wall_clock.now(),
+            profile=session.profile,
         )
     viewer = _viewer_of(connection, call)
     make = _list_after_predicates if rules.predicates(viewer.scopes) else _list_for_viewer
@@ -53,8 +58,16 @@ def _viewer_of(connection: Connection, call: IncomingRequest) -> Viewer:
 def _list_for_viewer(
     viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    revision, now = connection.session.revision_of(call), connection.shared.wall_clock.now()
-    return connection.catalog.get_encoded_page(registry, revision, params.cursor, params.limit, now=now, viewer=viewer)
+    session = connection.session
+    return connection.catalog.get_encoded_page(
+        registry,
+        session.revision_of(call),
+        params.cursor,
+        params.limit,
+        now=connection.shared.wall_clock.now(),
+        viewer=viewer,
+        profile=session.profile,
+    )
 
 
 async def _list_after_predicates(
@@ -78,13 +91,13 @@ async def list_resources_with_templates(
         page = catalog.get_visible_page(catalog.resources, params.cursor, params.limit, now=now, viewer=viewer)
         shown = [entry.definition for entry in page.entries]
         if page.next_cursor is not None:
-            return t.ListResourcesResult(shown, next_cursor=page.next_cursor)
+            return t.ListResourcesResult(shown, next_cursor=page.next_cursor, meta=catalog.list_meta)
         room, start = room - len(shown), 0
     found = await _template_resources(connection, call, catalog.access_rules["resource_template"].hidden_keys(viewer))
     rest = list(found.values())[start : start + room]
     more = start + room < len(found)
     cursor = catalog.cursors.seal(_CURSOR_KIND, start + room, now, viewer.principal_name) if more else None
-    return t.ListResourcesResult([*shown, *rest], next_cursor=cursor)
+    return t.ListResourcesResult([*shown, *rest], next_cursor=cursor, meta=catalog.list_meta)
 
 
 async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Viewer:

@@ -44,7 +44,7 @@ class Cluster:
         """`lease_ttl` is the number of seconds for which a process may be silent."""
         self._peers = peers = PeerTable(lease_ttl)
         self._callbacks = callbacks = ClusterCallbacks(observers, clock)
-        self._membership = membership = Membership(
+        self.membership = membership = Membership(
             store, bus, peers, callbacks, lease_ttl=lease_ttl, clock=clock, wall=wall
         )
         self._broadcasts = ReliableBroadcast(membership, peers, callbacks, lease_ttl, clock)
@@ -85,12 +85,12 @@ class Cluster:
         register(BROADCAST_MISSED, lambda _, __: self._callbacks.notify_missed())
 
     def _send_pong(self, sender: str, _: bytes) -> None:
-        self._membership.send(sender, PONG)
+        self.membership.send(sender, PONG)
 
     @property
     def name(self) -> str:
         """Name of this process. It changes when the process joins again after an eviction."""
-        return self._membership.name
+        return self.membership.name
 
     def is_own_name(self, name: str) -> bool:
         """Return whether a name is the current one of this process, and no eviction of it is known."""
@@ -105,12 +105,12 @@ class Cluster:
     @property
     def lease_valid(self) -> bool:
         """Whether no peer can have evicted this process."""
-        return self._membership.lease_valid
+        return self.membership.lease_valid
 
     @property
     def lease_valid_until(self) -> float:
         """Time on the loop's clock until which no peer can have evicted this process."""
-        return self._membership.lease.valid_until
+        return self.membership.lease.valid_until
 
     @property
     def peers(self) -> frozenset[str]:
@@ -120,7 +120,7 @@ class Cluster:
     @property
     def alone(self) -> bool:
         """Whether this process knows of no peer. False while it has no name, because then it cannot know."""
-        return not self._heartbeat.running or (self._membership.joined and not self._peers)
+        return not self._heartbeat.running or (self.membership.joined and not self._peers)
 
     async def evict_if_dead(self, name: str) -> bool:
         """Return whether a process has departed, and evict it first if it has been silent for too long. Raise
@@ -139,7 +139,7 @@ class Cluster:
         """Join the cluster. When this returns, this process and its peers know of each other."""
         async with self._join_lock:
             if not self._heartbeat.running:
-                await self._membership.join(self)
+                await self.membership.join(self)
                 self._heartbeat.start()
 
     async def leave(self) -> None:
@@ -147,9 +147,9 @@ class Cluster:
         if not self._heartbeat.running:
             return
         await self._stop()
-        self._membership.broadcast(LEAVING)
+        self.membership.broadcast(LEAVING)
         try:
-            await self._membership.lease.release()
+            await self.membership.lease.release()
         except StoreError:
             pass  # it expires by itself
         finally:
@@ -170,7 +170,7 @@ class Cluster:
         """Stop sending and receiving under the current name."""
         self._failure_detector.clear_suspects()
         self._broadcasts.clear_received()
-        await self._membership.leave()
+        await self.membership.leave()
 
     def _on_rejoined(self) -> None:
         """Repeat the broadcasts that were sent under the previous name."""
@@ -185,15 +185,15 @@ class Cluster:
 
     def send(self, to: str, kind: bytes, body: bytes) -> bool:
         """Send a message to one process. Return False if it was not sent, see `Membership.send`."""
-        return self._membership.send(to, kind, body)
+        return self.membership.send(to, kind, body)
 
     def broadcast(self, kind: bytes, body: bytes) -> None:
         """Send a message to all peers, without acknowledgement."""
-        self._membership.broadcast(kind, body)
+        self.membership.broadcast(kind, body)
 
     async def drain(self) -> None:
         """Wait while much of the sent data has not left yet."""
-        await self._membership.drain()
+        await self.membership.drain()
 
     def broadcast_reliably(self, kind: bytes, body: bytes) -> "asyncio.Future[None] | None":
         """Send a message to all peers. Return a future that is done when each peer has acknowledged this message and
@@ -237,7 +237,7 @@ class Cluster:
     def heard(self, sender: str, message: bytes) -> None:
         """Dispatch a message. A departed sender is warned instead: it does not know yet that it was evicted."""
         if self._peers.has_departed(sender):
-            self._membership.warn_evicted(sender)
+            self.membership.warn_evicted(sender)
             return
         self._failure_detector.record_message(sender)
         self._callbacks.dispatch(sender, message)

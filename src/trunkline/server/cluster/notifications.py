@@ -3,12 +3,16 @@
 A client that has the result of a call may rely on the other clients having been notified of the changes that the call
 made. So a reply waits until the notifications are stored for sessions that read them later, and until all peers have
 acknowledged the changes. Without changes or without peers, a reply does not wait.
+
+A batch of changes is a list of strings. The metadata of an update follows its URI, as JSON after a space, which no URI
+begins with; so a process of an older version, which knows no metadata, takes it for a resource without subscribers.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from trunkline.rpc.reply_gate import ReplyGate
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
@@ -20,6 +24,7 @@ __all__ = ["ClusterNotifications"]
 
 _CHANGES: Final = b"n"
 _SESSION_NOTIFICATION: Final = b"s"
+_META: Final = " "  # begins the metadata of the preceding change
 _MAX_BATCHES_IN_FLIGHT: Final = 100  # further changes wait and share a batch
 _MAX_CHANGES_PER_BATCH: Final = 1000
 _MAX_QUEUED_CHANGES: Final = 10_000  # above this, duplicates are removed
@@ -31,25 +36,27 @@ class ClusterNotifications:
     """Publishes the changes of this process to its peers, and receives theirs."""
 
     def __init__(
-        self, sessions: "DurableSessions", cluster: "Cluster | None", on_change: Callable[[str], None]
+        self, sessions: "DurableSessions", cluster: "Cluster | None", on_change: Callable[[str, bytes | None], None]
     ) -> None:
-        """`on_change` notifies the clients of this process. Its argument is the URI of a resource or the method of a
-        list_changed notification."""
+        """`on_change` notifies the clients of this process. Its arguments are the URI of a resource or the method of a
+        list_changed notification, and the metadata of an update."""
         self._sessions = sessions
         self._batcher = sessions.batcher
         self._cluster = cluster
         self._on_change = on_change
-        self._queue: list[str] = []
+        self._queue: list[tuple[str, ...]] = []  # strings that belong together
         self._acknowledged: asyncio.Future[None] | None = None  # done when the latest change is acknowledged
         self._queue_acknowledged: asyncio.Future[None] | None = None  # done when the queued changes are acknowledged
         self._batches_in_flight = 0
+        self.reply_gate = ReplyGate(self._find_pending)
+        """Holds the replies of calls that may have caused changes: a client that has the reply relies on them."""
+        self._batcher.on_urgent = self.reply_gate.close
         if cluster is not None:
             cluster.on(_CHANGES, self._on_changes)
             cluster.on(_SESSION_NOTIFICATION, self._on_session_notification)
 
-    @property
-    def pending_changes(self) -> "asyncio.Future[Any] | None":
-        """Future that is done when all changes so far are stored and acknowledged; None if they are."""
+    def _find_pending(self) -> "asyncio.Future[Any] | None":
+        """Return a future that is done when all changes so far are stored and acknowledged; None if they are."""
         stored, acknowledged = self._batcher.urgent_writes, self._acknowledged
         if acknowledged is None or acknowledged.done():
             self._acknowledged = None
@@ -58,16 +65,18 @@ class ClusterNotifications:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def publish(self, change: str) -> None:
-        """Queue a change for all peers: the URI of a resource or the method of a list_changed notification."""
+    def publish(self, change: str, meta: bytes | None = None) -> None:
+        """Queue a change for all peers: the URI of a resource or the method of a list_changed notification. `meta` is
+        the metadata of an update."""
         if self._cluster is None or self._cluster.alone:
             return
-        self._queue.append(change)
+        self._queue.append((change,) if meta is None else (change, _META + meta.decode()))
         if len(self._queue) > _MAX_QUEUED_CHANGES:
             self._queue = list(dict.fromkeys(self._queue))
         if self._queue_acknowledged is None:
             loop = asyncio.get_running_loop()
             self._acknowledged = self._queue_acknowledged = loop.create_future()
+            self.reply_gate.close()
             if self._batches_in_flight < _MAX_BATCHES_IN_FLIGHT:
                 loop.call_soon(self._send_queue, self._cluster)
 
@@ -77,10 +86,8 @@ class ClusterNotifications:
         changes, self._queue = self._queue, []
         last = None
         for start in range(0, len(changes), _MAX_CHANGES_PER_BATCH):
-            last = (
-                cluster.broadcast_reliably(_CHANGES, codec.to_json(changes[start : start + _MAX_CHANGES_PER_BATCH]))
-                or last
-            )
+            batch = [text for change in changes[start : start + _MAX_CHANGES_PER_BATCH] for text in change]
+            last = cluster.broadcast_reliably(_CHANGES, codec.to_json(batch)) or last
         if acknowledged is None:
             return
         if last is None:
@@ -105,8 +112,11 @@ class ClusterNotifications:
     # --- receiving -------------------------------------------------------------------------------
 
     def _on_changes(self, _: str, body: bytes) -> "asyncio.Future[None] | None":
-        for change in _decode_changes(body):
-            self._on_change(change)
+        texts = _decode_changes(body)
+        for change, following in zip(texts, (*texts[1:], ""), strict=True):
+            if not change.startswith(_META):
+                meta = following.removeprefix(_META).encode() if following.startswith(_META) else None
+                self._on_change(change, meta)
         return self._batcher.urgent_writes
 
     def _on_session_notification(self, _: str, body: bytes) -> None:

@@ -43,6 +43,8 @@ def _complete(connection: Connection, call: IncomingRequest, params: CompletePar
 def _run(
     target: Completable, connection: Connection, call: IncomingRequest, params: CompleteParams, *, kind: str, name: str
 ) -> Work:
+    if params.meta is not None:
+        connection.shorten_deadline(call, params.meta)
     argument = params.argument
     names = completable_arguments(target)
     if argument.name not in names:
@@ -54,6 +56,8 @@ def _run(
     entry = connection.catalog.completions.live.get(completion_key(kind, name, argument.name))
     if entry is None:
         return empty_completion(labelled)
+    if entry.forward is not None:
+        return entry.forward(connection, call, params, name)
     filled = (params.context.arguments if params.context is not None else None) or {}
     context = Context(connection, call) if entry.handler.wants_context else None
     return entry.run(entry.arguments(argument.value, filled), context, labelled)

@@ -17,6 +17,7 @@ def _initialize(connection: Connection, call: IncomingRequest, params: Initializ
         connection.catalog.capabilities()
     )  # current ones: entries may be newer than the connection
     result = connection.session.accept_initialize(params)
+    connection.settings = connection.session.settings  # a profile may have other time limits
     connection.report_phase_change(Phase.CONNECTING)
     if connection.durable_session is not None:
         from trunkline.server.access.owner_id import principal_name

@@ -64,9 +64,9 @@ def _read(connection: Connection, call: IncomingRequest, params: ReadResourcePar
     if entry is not None:
         if entry.access is not None and (asked := _protected(entry, uri)) is not None:
             return run_if_authorized(
-                connection, call, asked, partial(_run, entry, entry.arguments, connection, call, params)
+                connection, call, asked, partial(_admit, entry, entry.arguments, connection, call, params)
             )
-        return _run(entry, entry.arguments, connection, call, params)
+        return _admit(entry, entry.arguments, connection, call, params)
     if len(uri) <= connection.settings.max_uri:
         for template in catalog.templates:
             if template.access is not None and template.template.match(uri) is not None:
@@ -74,7 +74,9 @@ def _read(connection: Connection, call: IncomingRequest, params: ReadResourcePar
                 asked = _protected(template, uri)
                 return work() if asked is None else run_if_authorized(connection, call, asked, work)
             if (arguments := template.arguments(uri)) is not UNSET:
-                return _run(template, arguments, connection, call, params)
+                return _admit(template, arguments, connection, call, params)
+    if catalog.other_resources is not None:
+        return _admit(catalog.other_resources, None, connection, call, params)
     known = visible_keys(connection, call, catalog.resources)
     raise ResourceNotFound(check_uri(uri, connection.settings), known)
 
@@ -82,7 +84,16 @@ def _read(connection: Connection, call: IncomingRequest, params: ReadResourcePar
 def _run_template(
     entry: TemplateEntry, connection: Connection, call: IncomingRequest, params: ReadResourceParams
 ) -> Work:
-    return _run(entry, entry.arguments(params.uri), connection, call, params)
+    return _admit(entry, entry.arguments(params.uri), connection, call, params)
+
+
+def _admit(
+    entry: ReadableEntry, arguments: Any, connection: Connection, call: IncomingRequest, params: ReadResourceParams
+) -> Work:
+    if entry.rate is None:
+        return _run(entry, arguments, connection, call, params)
+    start, limits = partial(_run, entry, arguments, connection, call, params), connection.shared.get_rate_limits()
+    return limits.run_within("resource", entry.key, entry.rate, start, connection.threads)
 
 
 def _run(
@@ -90,6 +101,9 @@ def _run(
 ) -> Work:
     if params.meta is not None:
         call.token = progress_token(params.meta)
+        connection.shorten_deadline(call, params.meta)
+    if entry.forward is not None:
+        return entry.forward(connection, call, params, params.uri)
     if call.envelope is not None:
         begin_round(connection, call, params)
         call.hint = CacheHint(entry.ttl, "public" if entry.public else "private")
@@ -102,7 +116,7 @@ def _subscribe(connection: Connection, call: IncomingRequest, params: SubscribeP
     asked = find_protected(connection.catalog, params)
     if asked is None:
         return _add_subscription(connection, uri)
-    connection.track_current_call()  # a later caller may have fewer rights
+    connection.follow_caller()  # a later caller may have fewer rights
     return run_if_authorized(connection, call, asked, partial(_add_subscription, connection, uri))
 
 

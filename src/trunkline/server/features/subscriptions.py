@@ -4,7 +4,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from trunkline.errors import InternalError
+from trunkline.errors import InternalError, NotNow, StoreUnavailable
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.task_dialects import Dialect, to_detailed_task
 from trunkline.protocol.tasks import TaskRecord
@@ -95,10 +95,11 @@ async def _find_own_tasks(
     if requested.task_ids is None:
         return []
     require_extension(connection, call)
-    owner = owner_of(call.origin.principal)
-    found = [
-        await connection.shared.tasks.repository.find(owner, task_id) for task_id in dict.fromkeys(requested.task_ids)
-    ]
+    owner, find = owner_of(call.origin.principal), connection.shared.tasks.repository.find
+    try:
+        found = [await find(owner, task_id) for task_id in dict.fromkeys(requested.task_ids)]
+    except StoreUnavailable as error:
+        raise NotNow("the task store is unavailable; try again later") from error
     return [kept for kept in found if kept is not None]
 
 

@@ -65,7 +65,7 @@ def _dialect(connection: Connection, call: IncomingRequest, task: TaskRecord | N
     if call.envelope is not None:
         require_extension(connection, call)
         return Dialect.EXTENSION
-    profile, augmenting = connection.catalog.profile, connection.shared.tasks.augmenting_connections
+    profile, augmenting = connection.session.profile, connection.shared.tasks.augmenting_connections
     if profile is None:
         return Dialect.AUGMENTED
     if task is not None and dialect_of(task) is Dialect.AUGMENTED:
@@ -101,10 +101,8 @@ def _create(connection: Connection, call: IncomingRequest, params: CreateFoundin
     entry = connection.catalog.tools.live.get(params.action.type)
     if entry is None or entry.task is None:
         raise InvalidParams(f"there is no action of type {params.action.type!r} that runs as a task")
-    asked, work = (
-        find_protected(connection.catalog, params),
-        partial(_create_from_tool, entry, connection, call, params),
-    )
+    asked = find_protected(connection.catalog, params)
+    work = partial(tools.run_within_rate, _create_from_tool, entry, connection, call, params)
     return work() if asked is None else run_if_authorized(connection, call, asked, work)
 
 
@@ -185,7 +183,7 @@ def _translate_errors(handler: Callable[[Connection, IncomingRequest, Any], Work
     """Wrap a handler so that its errors have the codes of the caller's dialect."""
 
     def answer(connection: Connection, call: IncomingRequest, params: Any) -> Work:
-        if connection.catalog.profile is None or call.envelope is not None:
+        if connection.session.profile is None or call.envelope is not None:
             return handler(connection, call, params)
         return _run_translating_errors(connection, handler, call, params)
 

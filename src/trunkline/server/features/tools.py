@@ -16,9 +16,9 @@ from trunkline.errors import (
 )
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.inflight import IncomingRequest
-from trunkline.protocol.meta import IDEMPOTENCY_KEY, PROGRESS_TOKEN, progress_token
+from trunkline.protocol.meta import IDEMPOTENCY_KEY, PROGRESS_TOKEN, TIMEOUT_MS, progress_token
 from trunkline.protocol.types import NO_ARGUMENTS, CallToolParams, PaginatedParams
-from trunkline.registry.handlers import Run
+from trunkline.registry.handlers import Forward, Run
 from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from trunkline.server.runtime_services import RuntimeServices
     from trunkline.server.tasks.service import WorkFactory
 
-__all__ = ["FEATURE", "find_protected", "prepare_run"]
+__all__ = ["FEATURE", "ToolDisabled", "decode_arguments", "find_protected", "prepare_run", "run_within_rate"]
 
 
 _decode_object = decoder(dict[str, Any])
+
+StartTool = Callable[[ToolEntry, Connection, IncomingRequest, Any], Work]
+"""Starts a call of a tool; the last argument are its params."""
 
 
 class ToolDisabled(InternalError):
@@ -47,8 +50,8 @@ class ToolDisabled(InternalError):
 
     kind = "tool_is_disabled"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"tool {name!r} is disabled", data={"name": name})
+    def __init__(self, name: str, because: str = "") -> None:
+        super().__init__(f"tool {name!r} is disabled{because and f': {because}'}", data={"name": name})
 
 
 def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
@@ -69,20 +72,40 @@ def _call(connection: Connection, call: IncomingRequest, params: CallToolParams)
     tools = connection.catalog.tools
     entry = tools.live.get(params.name)
     if entry is None:
-        if params.name in tools:
-            raise ToolDisabled(params.name)
+        if (disabled := tools.get(params.name)) is not None:
+            raise ToolDisabled(params.name, disabled.disabled_because)
         raise ToolNotFound(params.name, visible_keys(connection, call, tools))
     if entry.timeout is not None:
         connection.set_call_timeout(call, entry.timeout)
     if entry.access is not None and (asked := _protected(entry)) is not None:
-        return run_if_authorized(connection, call, asked, partial(_run, entry, connection, call, params))
-    return _run(entry, connection, call, params)
+        return run_if_authorized(
+            connection, call, asked, partial(run_within_rate, _run, entry, connection, call, params)
+        )
+    return run_within_rate(_run, entry, connection, call, params)
+
+
+def run_within_rate(
+    start: StartTool, entry: ToolEntry, connection: Connection, call: IncomingRequest, params: Any
+) -> Work:
+    """Start a call, unless its tool is above its rate. Raises `RateLimited`, at once or in the work."""
+    if entry.rate is not None:
+        limits = connection.shared.get_rate_limits()
+        undecided = limits.take("tool", entry.name, entry.rate)
+        if undecided is not None:
+            work = partial(start, entry, connection, call, params)
+            return limits.run_when_admitted(undecided, work, connection.threads)
+    return start(entry, connection, call, params)
 
 
 def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams) -> Work:
     meta = params.meta
-    if meta is not None and PROGRESS_TOKEN in meta:
-        call.token = progress_token(meta)
+    if meta is not None:
+        if PROGRESS_TOKEN in meta:
+            call.token = progress_token(meta)
+        if TIMEOUT_MS in meta:
+            connection.shorten_deadline(call, meta)
+    if entry.forward is not None:
+        return _forward(entry, connection, call, params, entry.forward)
     if call.envelope is not None:
         _prepare_modern_call(entry, connection, call, params, call.envelope)
     if entry.task is not None or params.task is not None:
@@ -91,27 +114,53 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
         dialect = choose_dialect(entry, connection, call, params)
         if dialect is not None:
             return _run_as_task(dialect, entry, connection, call, params)
-    arguments = _decode_arguments(entry, params)
+    arguments = decode_arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
     if meta is not None and IDEMPOTENCY_KEY in meta:
         from trunkline.server.idempotency.tool_calls import run_once
 
-        return run_once(
-            entry, connection, call, params, partial(_run_reporting_start, entry, connection, arguments, context)
-        )
-    if entry.limiter is None:
+        start = partial(_run_reporting_start, entry, connection, arguments, context, call=call)
+        return run_once(entry, connection, call, params, start)
+    limiter = entry.limiter
+    if limiter is None:
         return entry.run(arguments, context, None)
+    if not limiter.waits:
+        return limiter.run(entry.run, arguments, context, connection.shared, call)
     call.queued = True  # until it has a permit
-    return _run_guarded(entry, connection.shared, arguments, partial(_run_dequeued, entry, call), context)
+    return limiter.run(partial(_run_dequeued, entry, call), arguments, context, connection.shared, call)
+
+
+def _forward(
+    entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams, forward: Forward
+) -> Work:
+    """Let another server answer a call, within the limits of the entry. That server checks the arguments, and its
+    questions and tasks pass unchanged."""
+    _check_mirrored_arguments(entry, call, params)
+    arguments = decode_arguments(entry, params)
+    if entry.limiter is None:
+        return forward(connection, call, params, arguments)
+    call.queued = True  # until it has a permit
+
+    def run(arguments: Any, _context: Context | None, _subject: Any) -> Work:
+        call.queued = False
+        return forward(connection, call, params, arguments)
+
+    return entry.limiter.run(run, arguments, None, connection.shared, call)
 
 
 def _run_guarded(
-    entry: ToolEntry, shared: "RuntimeServices", arguments: Any, run: Run, context: Context | None
+    entry: ToolEntry,
+    shared: "RuntimeServices",
+    arguments: Any,
+    run: Run,
+    context: Context | None,
+    *,
+    call: IncomingRequest | None = None,
 ) -> Work:
-    """Run a tool under its limits: the call may wait, or fail."""
+    """Run a tool under its limits: the call may wait, or fail. `call` is None for a task."""
     if entry.limiter is None:
         return run(arguments, context, None)
-    return entry.limiter.run(arguments, lambda read: run(read, context, None), shared.threads, shared.shared_semaphores)
+    return entry.limiter.run(run, arguments, context, shared, call)
 
 
 def _run_dequeued(entry: ToolEntry, call: IncomingRequest, *given: Any) -> Work:
@@ -121,7 +170,13 @@ def _run_dequeued(entry: ToolEntry, call: IncomingRequest, *given: Any) -> Work:
 
 
 def _run_reporting_start(
-    entry: ToolEntry, connection: Connection, arguments: Any, context: Context | None, on_start: Callable[[], None]
+    entry: ToolEntry,
+    connection: Connection,
+    arguments: Any,
+    context: Context | None,
+    on_start: Callable[[], None],
+    *,
+    call: IncomingRequest,
 ) -> Work:
     """Run a tool and call `on_start` when the tool itself begins."""
 
@@ -129,12 +184,12 @@ def _run_reporting_start(
         on_start()
         return entry.run(*given)
 
-    return _run_guarded(entry, connection.shared, arguments, run, context)
+    return _run_guarded(entry, connection.shared, arguments, run, context, call=call)
 
 
 def prepare_run(entry: ToolEntry, shared: "RuntimeServices", params: CallToolParams) -> "WorkFactory":
     """Return a function that runs a tool for a context that does not exist yet. Raises for invalid arguments."""
-    return partial(_run_guarded, entry, shared, _decode_arguments(entry, params), entry.run)
+    return partial(_run_guarded, entry, shared, decode_arguments(entry, params), entry.run)
 
 
 def _run_as_task(
@@ -172,7 +227,7 @@ def _run_with_task_capacity(
     """Run a tool that may become a task, if the caller may have another task; call `on_start` when it begins."""
     _check_task_capacity(connection, call)
     context = Context(connection, call) if entry.handler.wants_context else None
-    return _run_reporting_start(entry, connection, _decode_arguments(entry, params), context, on_start)
+    return _run_reporting_start(entry, connection, decode_arguments(entry, params), context, on_start, call=call)
 
 
 def _check_task_capacity(connection: Connection, call: IncomingRequest) -> None:
@@ -184,18 +239,28 @@ def _prepare_modern_call(
 ) -> None:
     """Check a call of the modern era: the headers that mirror its arguments and the required client capabilities; then
     load the answers of earlier rounds."""
-    if call.origin.original_id is not None and entry.mirrored_arguments:  # it arrived over HTTP
+    _check_mirrored_arguments(entry, call, params)
+    for capability in entry.asks:
+        if not is_declared(envelope.capabilities, capability) and not _has_fallback(connection, capability):
+            raise MissingCapability(capability)
+    _load_begin_round()(connection, call, params)
+    if entry.output.wraps:
+        call.unwrapped = True
+
+
+def _check_mirrored_arguments(entry: ToolEntry, call: IncomingRequest, params: CallToolParams) -> None:
+    """Raise `HeaderMismatch` for a call of the modern era over HTTP whose headers contradict its arguments."""
+    if call.envelope is not None and call.origin.original_id is not None and entry.mirrored_arguments:
         from trunkline.protocol.headers import find_param_mismatch
 
         why = find_param_mismatch(entry.mirrored_arguments, _arguments_object(params), call.origin.headers)
         if why is not None:
             raise HeaderMismatch(why)
-    for capability in entry.asks:
-        if not is_declared(envelope.capabilities, capability):
-            raise MissingCapability(capability)
-    _load_begin_round()(connection, call, params)
-    if entry.output.wraps:
-        call.unwrapped = True
+
+
+def _has_fallback(connection: Connection, capability: str) -> bool:
+    """Return whether the server itself can do what a client cannot."""
+    return connection.catalog.sampling is not None and capability.partition(".")[0] == "sampling"
 
 
 @cache
@@ -213,7 +278,8 @@ def _arguments_object(params: CallToolParams) -> dict[str, Any]:
         return {}
 
 
-def _decode_arguments(entry: ToolEntry, params: CallToolParams) -> Any:
+def decode_arguments(entry: ToolEntry, params: CallToolParams) -> Any:
+    """Decode and validate the arguments of a call. Raises `InvalidArguments`."""
     given = params.arguments
     try:
         return entry.decode(given) if type(given) is Raw else entry.decode_plain(given)

@@ -373,7 +373,13 @@ class Ledger:
             raise error
         raised = error if call.envelope is None else to_modern_outcome(call, error)
         revision = connection.session.revision_of(call)
-        failure = build_failure(cast("BaseException", raised), call, revision, expose=connection.replies.exposes_errors)
+        failure = build_failure(
+            cast("BaseException", raised),
+            call,
+            revision,
+            connection.settings,
+            expose=connection.replies.exposes_errors,
+        )
         if failure.reference is not None:
             connection.facts.report_failure(call, failure.reference, error)
         if isinstance(failure.reply, CallToolResult):

@@ -1,5 +1,6 @@
 """Tool calls with an idempotency key: run once; repetitions get the outcome of the first call."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.modern import wrap_result
 from trunkline.protocol.projection import project
 from trunkline.protocol.tasks import TaskRecord
+from trunkline.protocol.tool_failures import error_of_failure
 from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskResult
 from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
@@ -39,7 +41,20 @@ def run_once(
 ) -> Work:
     """Run a call that is answered with its result, even if the first call with the key became a task."""
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
-    return connection.shared.get_ledger().run_once(keyed, start, partial(_await_task_result, entry, connection, call))
+    ledger, of_task = connection.shared.get_ledger(), partial(_await_task_result, entry, connection, call)
+    run = partial(ledger.run_once, keyed, start, of_task)
+    profile = connection.session.profile_of(call)
+    return run() if profile is None or not profile.tool_errors else _raise_failure(run)
+
+
+async def _raise_failure(run: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+    """Return a result; raise the error that stands for a failed one. The ledger stores every failure as a result, so
+    that clients without the profile can repeat the call."""
+    result = await run()
+    error = error_of_failure(result) if result.is_error else None
+    if error is not None:
+        raise error
+    return result
 
 
 def become_task_once(making: NewTask, params: CallToolParams, start: StartTool) -> Work:

@@ -3,13 +3,15 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from trunkline.errors import InternalError
 
 __all__ = ["ConcurrencyLimit", "LocalSemaphore", "TooManyCalls", "ToolSemaphore", "WaitQueue"]
 
 T = TypeVar("T")
+
+_RETRY_AFTER_MS: Final = 1000  # a guess: the server does not know how long the running calls take
 
 
 class ConcurrencyLimit(NamedTuple):
@@ -29,7 +31,9 @@ class TooManyCalls(InternalError):
         message = (
             f"tool {limit.tool!r} is busy: {limit.max_concurrency} calls run and its queue is full; try again later"
         )
-        super().__init__(message, data={"name": limit.tool, "maximum": limit.max_concurrency})
+        super().__init__(
+            message, data={"name": limit.tool, "maximum": limit.max_concurrency, "retryAfterMs": _RETRY_AFTER_MS}
+        )
 
 
 class ToolSemaphore(Protocol):

@@ -156,10 +156,12 @@ class SharedSemaphore:
         return await self._queue.wait(self.release)
 
     def release(self, permit: Permit) -> None:
-        """Return a permit: pass it to the next call of this process, or release it for other processes."""
-        semaphores = self._semaphores
+        """Return a permit: pass it to the next call of this process, or release it for other processes. A process that
+        was suspended may have been evicted, and its permits deleted, before it notices: it passes none on."""
+        semaphores, cluster = self._semaphores, self._semaphores.cluster
         recent = 0 <= semaphores.wall_clock.now() - permit.acquired_at < _LOCAL_HANDOVER  # the clock may be set back
-        if not (recent and semaphores.cluster.is_own_name(permit.owner) and self._queue.grant(permit)):
+        owned = cluster.lease_valid and cluster.is_own_name(permit.owner)
+        if not (recent and owned and self._queue.grant(permit)):
             semaphores.delete_later(permit.key, permit.holder_id, permit.version)
 
     def check_owners(self) -> None:
@@ -216,8 +218,8 @@ class SharedSemaphore:
                 return None
         if self._contended:
             await self._ensure_ticket(now)
-        ends = (item.expires for item in items if item.expires is not None)
-        return min(self._owners_checked_at + semaphores.check_interval, *ends)
+        ends = [item.expires for item in items if item.expires is not None]
+        return min([self._owners_checked_at + semaphores.check_interval, *ends])
 
     async def _find_departed(self, items: Iterable[Item]) -> list[Item]:
         """Return the items of processes that have departed. Each process is checked once."""

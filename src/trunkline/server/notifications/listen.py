@@ -93,6 +93,11 @@ class ListenStreams:
     def __init__(self) -> None:
         self._open: dict[ListenStream, None] = {}
 
+    @property
+    def count(self) -> int:
+        """The number of open streams."""
+        return len(self._open)
+
     def count_for(self, connection: "ConnectedPeer") -> int:
         """Return the number of streams of a connection."""
         return sum(stream.connection is connection for stream in self._open)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, MutableSet, Sequence
@@ -13,6 +14,7 @@ from trunkline.clock import Clock
 from trunkline.config import CertificateFiles, Settings
 from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
 from trunkline.errors.suggestions import did_you_mean
+from trunkline.event_loop import find_loop_factory
 from trunkline.server.run.signals import on_signals
 from trunkline.server.shutdown import EXIT_CODES
 from trunkline.transports.stdio.server import END_OF_INPUT, claim_stdio, serve_stdio
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
     from trunkline.transports.accept import ConnectionSource
     from trunkline.transports.addresses import Address
     from trunkline.transports.channel import Listener
+    from trunkline.transports.http.app import CheckRate
     from trunkline.transports.http.asgi import App
     from trunkline.transports.http.authenticator import Authenticator, Identify
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health
+    from trunkline.transports.http.path_router import PathEndpoint
     from trunkline.transports.http.routes import RouteFinder
     from trunkline.transports.http.session.backend import SessionBackend
     from trunkline.transports.listener_limits import ListenerGuard
@@ -59,13 +63,18 @@ __all__ = [
     "build_address",
     "check_no_loop",
     "exit_on_startup_error",
+    "listener_name",
     "make_asgi_app",
     "make_authenticator",
+    "make_endpoint",
+    "make_tls",
     "open_listener",
     "require_http_extra",
     "run_listener",
     "run_on_loop",
     "run_stdio",
+    "serve_address_embedded",
+    "serve_stdio_embedded",
     "serve_until_stopped",
 ]
 
@@ -81,8 +90,8 @@ def check_no_loop() -> None:
         return
     raise MisuseError(
         "run() starts an event loop of its own, and there is one running here: call run() outside of async functions, "
-        'or use `await server.listen("http://127.0.0.1:8000/mcp")`, which serves on the running loop until '
-        "`await server.aclose()`"
+        "or use `await server.run_stdio_async()` or `await server.run_http_async()`, which serve on the running loop "
+        "until they are cancelled"
     )
 
 
@@ -195,19 +204,62 @@ class _StartFailed(Exception):
 
 def run_stdio(server: "RunnableServer") -> None:
     """Serve on standard input and output until the client closes its end, or Ctrl+C."""
-    if sys.stdin is not None and sys.stdin.isatty():
-        _print_introduction(server)
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
     with claim_stdio() as (wire_in, wire_out):
-        run_on_loop(server, _serve(server, wire_in, wire_out))
+        run_on_loop(server, _serve(server, wire_in, wire_out, at_terminal=at_terminal))
 
 
-async def _serve(server: "RunnableServer", wire_in: int, wire_out: int) -> Sequence[str]:
-    async def served() -> None:
-        if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
-            for connection in server.connections:
-                connection.fail_pending_requests(END_OF_INPUT)
+async def _serve(server: "RunnableServer", wire_in: int, wire_out: int, *, at_terminal: bool) -> Sequence[str]:
+    async def start() -> None:
+        await server.start()
+        if at_terminal:
+            _print_introduction(server)
 
-    return await _serve_until_signal(server, server.start(), served, sole=True)
+    serve = partial(_serve_streams, server, wire_in, wire_out)
+    on_hangup = server.hang_up if server.handles_hangup else None
+    return await _serve_until_signal(server, start(), serve, sole=True, on_hangup=on_hangup)
+
+
+async def _serve_streams(server: "RunnableServer", wire_in: int, wire_out: int) -> None:
+    if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
+        for connection in server.connections:
+            connection.fail_pending_requests(END_OF_INPUT)
+
+
+async def serve_stdio_embedded(server: "RunnableServer") -> None:
+    """Serve on standard input and output on the running loop, until the client closes its end or this is cancelled."""
+    with claim_stdio() as (wire_in, wire_out):
+        await _serve_embedded(server, server.start(), partial(_serve_streams, server, wire_in, wire_out))
+
+
+async def serve_address_embedded(
+    server: "RunnableServer",
+    address: str,
+    tls: "SSLContext | CertificateFiles | None",
+    on_listening: Callable[[str], object] | None,
+) -> None:
+    """Serve the clients of an address on the running loop, until this is cancelled."""
+
+    async def opened() -> None:
+        made = await server.listen(address, tls=tls)
+        if on_listening is not None:
+            on_listening(made.address)
+
+    await _serve_embedded(server, opened(), asyncio.Event().wait)
+
+
+async def _serve_embedded(
+    server: "RunnableServer", start: Coroutine[Any, Any, None], serve: Callable[[], Coroutine[Any, Any, Any]]
+) -> None:
+    """Start a server and serve until serving or the server ends, or the caller is cancelled; then shut down. The loop,
+    its exception handler and the signals belong to the program."""
+    try:
+        await start
+        await _wait_for_first(server, serve(), server.stopping())
+    finally:
+        await server.shutdown()
+    if server.crash is not None:
+        raise server.crash
 
 
 def run_listener(server: "RunnableServer", address: str, tls: "SSLContext | CertificateFiles | None") -> None:
@@ -223,7 +275,7 @@ async def _listen(server: "RunnableServer", address: str, tls: "SSLContext | Cer
         made = await server.listen(address, tls=tls)
         print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
-    on_hangup = server.reload_certificates if isinstance(tls, CertificateFiles) else None
+    on_hangup = server.hang_up if isinstance(tls, CertificateFiles) or server.handles_hangup else None
     return await _serve_until_signal(server, opened(), asyncio.Event().wait, on_hangup=on_hangup)
 
 
@@ -231,7 +283,7 @@ def run_on_loop(server: "RunnableServer", main: Coroutine[Any, Any, Sequence[str
     """Run a server on a new loop; exit with a code if a stage of shutdown exceeded its limit. Remaining work, such as a
     task that ignores cancellation or a blocked thread, does not delay the exit."""
     _raise_malloc_threshold()
-    runner = asyncio.Runner(loop_factory=_loop_factory())
+    runner = asyncio.Runner(loop_factory=find_loop_factory())
     code = _FAILURE
     failure: TrunklineError | None = None
     try:
@@ -301,7 +353,8 @@ async def serve_until_stopped(
         except TrunklineError as error:
             raise _StartFailed(error) from error
         asyncio.get_running_loop().set_exception_handler(partial(_handle_loop_exception, server, sole))
-        await _wait_for_first(server, serve(), server.stopping(), stop.wait())
+        async with _control_socket(server, sole=sole):
+            await _wait_for_first(server, serve(), server.stopping(), stop.wait())
     finally:
         overran = await server.shutdown()
     if server.crash is not None:
@@ -309,12 +362,31 @@ async def serve_until_stopped(
     return overran
 
 
+@contextlib.asynccontextmanager
+async def _control_socket(server: "RunnableServer", *, sole: bool) -> AsyncGenerator[None]:
+    """Keep a control socket open, if the settings want one."""
+    folder = server.settings.control_folder
+    if folder is None or (folder == "auto" and sole) or not hasattr(socket, "AF_UNIX"):
+        yield
+        return
+    from trunkline.server.introspection.control_socket import ControlSocket  # imported here: for listeners only
+
+    control = ControlSocket(None if folder == "auto" else folder, server.describe, server.stacks)
+    await control.open()
+    try:
+        yield
+    finally:
+        await control.close()
+
+
 async def _wait_for_first(server: "RunnableServer", *ways: Coroutine[Any, Any, Any]) -> None:
     """Wait for the first of several coroutines; if it raises, the server crashes with its error."""
     tasks = [asyncio.ensure_future(way) for way in ways]
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
     for task in done:
         if not task.cancelled() and (error := task.exception()) is not None:
             server.abort(error)
@@ -356,6 +428,7 @@ async def open_listener(
     forwarder: "Relay | None" = None,
     dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
     health: "Callable[[], Health | None]" = lambda: None,
+    check_rate: "CheckRate | None" = None,
     routes: "Callable[[], RouteFinder | None]" = lambda: None,
     certificates: "MutableSet[ServerTls] | None" = None,
     opened: "ListeningSockets | None" = None,
@@ -382,7 +455,7 @@ async def open_listener(
         _check_no_scopes(server)
     if auth is not None and where.transport != "http":
         raise ConfigError(f"{address} has no authentication: a server with auth= listens at http:// or https://")
-    secured = _make_tls(tls, clock, server.settings.certificate_check_interval, previous_tls)
+    secured = make_tls(tls, clock, server.settings.certificate_check_interval, previous_tls)
     if secured is not None and certificates is not None:
         certificates.add(secured)
     if where.transport == "http":
@@ -402,6 +475,7 @@ async def open_listener(
                 session_backend=session_backend,
                 relay=forwarder,
                 health=health(),
+                check_rate=check_rate,
                 routes=routes(),
                 source=source,
             )
@@ -417,9 +491,51 @@ async def open_listener(
         return await listen_tcp(guard, tls=secured, opened=listening)
 
 
-def _make_tls(
-    tls: "SSLContext | CertificateFiles | None", clock: Clock, interval: float | None, previous: "SSLContext | None"
+def listener_name(address: str) -> str:
+    """Return the name of a listener in the supervision tree: `tcp:7000`, `unix:server.sock`."""
+    from trunkline.transports.addresses import parse_address
+
+    where = parse_address(address)
+    return f"{where.scheme}:{os.path.basename(where.socket_path) or where.port}"
+
+
+def make_endpoint(
+    server: "RunnableServer",
+    path: str,
+    clock: Clock,
+    auth: "ResourceServer | None",
+    host_names: Iterable[str],
+    *,
+    session_backend: "SessionBackend | None",
+    forwarder: "Relay | None",
+    dpop_replays: "Callable[[], SharedProofStore | None] | None",
+    check_rate: "CheckRate | None",
+) -> "PathEndpoint":
+    """Make the endpoint of a server at a path of a listener that it shares with others."""
+    from trunkline.transports.http.app import HttpApp
+    from trunkline.transports.http.path_router import PathEndpoint
+
+    if auth is None:
+        _check_no_scopes(server)
+    app = HttpApp(
+        _make_listener_limits(server, clock, host_names),
+        path,
+        make_authenticator(server, path, auth, host_names=host_names, dpop_replays=dpop_replays),
+        session_backend=session_backend,
+        relay=forwarder,
+        check_rate=check_rate,
+        keeps_path=False,
+    )
+    return PathEndpoint(app, path)
+
+
+def make_tls(
+    tls: "SSLContext | CertificateFiles | None",
+    clock: Clock,
+    interval: float | None,
+    previous: "SSLContext | None" = None,
 ) -> "ServerTls | None":
+    """Make the TLS of a listener; None without a certificate."""
     if tls is None:
         return None
     from trunkline.transports.tls import ServerTls
@@ -458,7 +574,14 @@ def require_http_extra() -> Generator[None]:
 def _make_listener_limits(server: "RunnableServer", clock: Clock, host_names: Iterable[str] = ()) -> "ListenerGuard":
     from trunkline.transports.listener_limits import ListenerGuard
 
-    return ListenerGuard(server.connect, server.settings, clock, hosts=host_names, observers=server.observers)
+    return ListenerGuard(
+        server.connect,
+        server.settings,
+        clock,
+        hosts=host_names,
+        observers=server.observers,
+        profile=server.profile,
+    )
 
 
 def _check_no_scopes(server: "RunnableServer") -> None:
@@ -505,6 +628,7 @@ def make_asgi_app(
     session_backend: "Callable[[], SessionBackend | None]",
     forwarder: "Callable[[], Relay | None]",
     health: "Health | None",
+    check_rate: "CheckRate | None" = None,
     routes: "RouteFinder | None" = None,
 ) -> "App":
     """Make the ASGI application of a server. `end_listen_requests` ends the open `subscriptions/listen` requests;
@@ -526,18 +650,9 @@ def make_asgi_app(
         session_backend=session_backend,
         relay=forwarder,
         health=health,
+        check_rate=check_rate,
         routes=routes,
     )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the loop factory of uvloop if it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Any = uvloop.new_event_loop
-    return factory
 
 
 def _raise_malloc_threshold() -> None:
@@ -548,11 +663,14 @@ def _raise_malloc_threshold() -> None:
 def _print_introduction(server: "RunnableServer") -> None:
     """Explain the program to a person at a terminal, where stdio would show nothing."""
     program = os.path.basename(sys.argv[0]) or "server.py"
+    by_command_line = program == "trunkline" or sys.argv[0].startswith(_PACKAGE)  # `python -m trunkline`
+    command = f"trunkline {' '.join(sys.argv[1:])}" if by_command_line else f"python {program}"
     print(  # noqa: T201 - for a person
         f"{server.name} is an MCP server: it speaks JSON-RPC on standard input and output, for a program to talk to.\n"
         f"To try it, paste this line:\n"
         f'  {{"jsonrpc":"2.0","id":1,"method":"ping"}}\n'
-        f"To use it, let an MCP client start it:  python {program}\n"
+        f"To use it, let an MCP client start it:  {command}\n"
         f"Ctrl+C or Ctrl+D ends it.",
         file=sys.stderr,
+        flush=True,
     )

@@ -10,6 +10,9 @@ from trunkline.transports.channel import Channel, Listener, Receiver
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from trunkline.protocol.profiles import Profile
+    from trunkline.server.introspection.process_state import CallStack, ServerState
+
 __all__ = ["PendingRequests", "RunnableServer"]
 
 
@@ -39,6 +42,11 @@ class RunnableServer(Protocol):
         ...
 
     @property
+    def profile(self) -> "Profile | None":
+        """The compatibility profile of all clients of the handshake era."""
+        ...
+
+    @property
     def observers(self) -> Observers:
         """The observers that receive the server's facts."""
         ...
@@ -51,6 +59,14 @@ class RunnableServer(Protocol):
     @property
     def crash(self) -> BaseException | None:
         """The error that the server crashed with since it was last started; None if it has not."""
+        ...
+
+    def describe(self) -> "ServerState":
+        """Return the state of the server: its connections, calls and tasks."""
+        ...
+
+    def stacks(self) -> "Sequence[CallStack]":
+        """Return the calls that run, with their stacks."""
         ...
 
     def scoped(self) -> list[str]:
@@ -71,6 +87,15 @@ class RunnableServer(Protocol):
 
     def reload_certificates(self) -> None:
         """Load the certificate files of all listeners again, for new connections."""
+        ...
+
+    @property
+    def handles_hangup(self) -> bool:
+        """Whether the server has a use for SIGHUP besides its certificates."""
+        ...
+
+    def hang_up(self) -> None:
+        """React to SIGHUP: load certificates again, and whatever else the server reloads."""
         ...
 
     async def stopping(self) -> None:

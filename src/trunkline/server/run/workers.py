@@ -1,6 +1,6 @@
 """Multi-process mode: a supervisor, and worker processes that run the same server at one address.
 
-This process is the supervisor. It handles no requests and opens no store; see `supervision/supervisor.py`.
+This process is the supervisor. It handles no requests and opens no store; see `supervision/worker_supervisor.py`.
 """
 
 import asyncio
@@ -13,10 +13,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -26,8 +27,8 @@ from trunkline.fdlimit import DescriptorReserve
 from trunkline.server.run.process import require_http_extra, run_on_loop, serve_until_stopped
 from trunkline.server.shutdown import EXIT_CODES
 from trunkline.supervision.restart_policy import RestartPolicy
-from trunkline.supervision.supervisor import Supervisor, SupervisorOptions
 from trunkline.supervision.worker_channel import WorkerChannel
+from trunkline.supervision.worker_supervisor import SupervisorOptions, WorkerSupervisor
 from trunkline.transports.addresses import parse_address
 from trunkline.transports.listening import ListeningSockets, open_sockets, warn_if_unencrypted
 
@@ -37,9 +38,41 @@ if TYPE_CHECKING:
     from trunkline.server.run.runnable import RunnableServer
     from trunkline.transports.tls import LastCertificate
 
-__all__ = ["WorkerJob", "check_workers_supported", "run_workers", "temporary_store_folder"]
+__all__ = [
+    "CodeReload",
+    "WorkerJob",
+    "check_workers_supported",
+    "reloading_code",
+    "run_workers",
+    "temporary_store_folder",
+]
 
 _CANCEL_GRACE: Final = 0.5  # seconds that a cancelled stage has to clean up
+
+
+class CodeReload(Protocol):
+    """Loads the program again when its code has changed. The supervisor and each worker have one."""
+
+    def check(self) -> bool:
+        """In the supervisor: load the code if a file has changed; return whether new code was loaded."""
+        ...
+
+    def load(self) -> None:
+        """In a worker: load the code, without blocking the event loop."""
+        ...
+
+
+_code_reload: ContextVar[CodeReload | None] = ContextVar("code_reload", default=None)
+
+
+@contextlib.contextmanager
+def reloading_code(code: CodeReload) -> Generator[None]:
+    """Let workers that run in this block load changed code."""
+    token = _code_reload.set(code)
+    try:
+        yield
+    finally:
+        _code_reload.reset(token)
 
 
 class WorkerJob(Struct, frozen=True):
@@ -53,6 +86,7 @@ class WorkerJob(Struct, frozen=True):
     readiness: Callable[[], str]  # "ready", "paused" or "draining"
     tls: "SSLContext | CertificateFiles | None"
     store_folder: Path | None = None  # of a temporary store, deleted with the workers
+    on_restart: Callable[[str], object] | None = None  # called in the supervisor, for "worker" or "listener"
 
 
 def run_workers(job: WorkerJob, address: str, count: int) -> None:
@@ -66,9 +100,20 @@ def run_workers(job: WorkerJob, address: str, count: int) -> None:
     where = parse_address(address)
     opened = open_sockets(where, server.settings)
     main, plan = partial(_run_worker, job, address, opened, certificate), _make_plan(server.settings, count)
+    code = _code_reload.get()
     try:
         warn_if_unencrypted(where, opened)
-        supervisor = Supervisor(opened.sockets, main, plan, reserve, _print_line, certificate=certificate)
+        supervisor = WorkerSupervisor(
+            opened.sockets,
+            main,
+            plan,
+            reserve,
+            _print_line,
+            certificate=certificate,
+            reload_code=None if code is None else code.check,
+            reopen=opened.reopen,
+            on_restart=job.on_restart,
+        )
         code = supervisor.run(lambda: _print_line(f"{server.name} listens at {opened.address}"))
     finally:
         opened.close()
@@ -97,15 +142,9 @@ def check_workers_supported() -> None:
 def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
     times = (settings.drain_timeout, *([settings.stage_timeout] * len(EXIT_CODES)))
     known = [seconds for seconds in times if seconds is not None]
-    policy = RestartPolicy(
-        first_delay=settings.backoff_first,
-        max_delay=settings.backoff_longest,
-        intensity=settings.restart_intensity,
-        period=settings.restart_period,
-    )
     return SupervisorOptions(
         workers=count,
-        policy=policy,
+        policy=RestartPolicy.for_children(settings),
         silence_timeout=settings.worker_timeout,
         shutdown_timeout=sum(known) + len(times) * _CANCEL_GRACE if len(known) == len(times) else None,
         overrun_exit_code=EXIT_CODES["Terminate"],
@@ -156,7 +195,8 @@ async def _serve(job: WorkerJob, listen: Callable[[], Awaitable[Any]], channel: 
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     if isinstance(job.tls, CertificateFiles):
         loop.add_signal_handler(signal.SIGHUP, reload)
-    channel.open(stop.set, reload)
+    code = _code_reload.get()
+    channel.open(stop.set, reload, (lambda: None) if code is None else code.load)
     try:
         return await serve_until_stopped(job.server, start(), asyncio.Event().wait, stop)
     finally:

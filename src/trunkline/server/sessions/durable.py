@@ -19,9 +19,10 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
+
+from msgspec import UNSET
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
@@ -29,7 +30,7 @@ from trunkline.errors import Fenced, Interrupted, NotNow, StoreError, StoreUnava
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
 from trunkline.protocol.capabilities import NegotiatedCapabilities
 from trunkline.protocol.inflight import IncomingRequest
-from trunkline.protocol.lifecycle import Phase
+from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
@@ -65,6 +66,10 @@ _PAGE_SIZE: Final = 500
 _UNLIMITED_TTL: Final = 20 * 365 * 86400.0  # seconds: lease of a session that never expires
 
 
+def _ended_during_restore() -> StoreUnavailable:
+    return StoreUnavailable("the session ended while it was being restored; try again")
+
+
 def _not_now_error() -> NotNow:
     return NotNow("the store is unavailable, so the session cannot be changed; try again later")
 
@@ -98,10 +103,16 @@ class SessionConnection(ConnectedPeer, Protocol):
 
     def subscribed_uris(self) -> list[str]: ...
     async def subscribe(self, uri: str) -> bool: ...
-    def track_current_call(self) -> None: ...
+    def follow_caller(self) -> None: ...
     def broadcast(self, name: str, frame: Encoded, params: Any) -> None: ...
     def restore(
-        self, revision: Revision, agreed: NegotiatedCapabilities, client: Implementation | None, *, complete: bool
+        self,
+        revision: Revision,
+        agreed: NegotiatedCapabilities,
+        client: Implementation | None,
+        *,
+        complete: bool,
+        profile: str | None = None,
     ) -> None: ...
 
 
@@ -214,6 +225,7 @@ class DurableSession:
                 revision=session.effective_revision.value,
                 ready=session.phase is not Phase.INITIALIZING,
                 client=session.peer,
+                profile=UNSET if session.profile is None else session.profile.name,
                 log_level=LOGGING_LEVELS[connection.log_level],
                 generation=self._generation,
                 stream=self.events.newest_stream,
@@ -328,18 +340,21 @@ class DurableSession:
         """Rebuild the session from its record. Return None if its event log cannot be read."""
         connection, record = self.connection, self._previous_record
         if connection is None or record is None:
-            raise StoreUnavailable("the session ended while it was being restored; try again")
+            raise _ended_during_restore()
         meta = record.metadata
         try:
             streams, pending = await self.events.load(meta.stream, meta.event)
         except StoreUnusable as error:
             connection.facts.report_crash("-", error)
             return None
+        if not connection.session.allows(Signal.RECV_INITIALIZE):
+            raise _ended_during_restore()
         connection.restore(
             Revision(meta.revision),
             NegotiatedCapabilities(record.capabilities.server, record.capabilities.client),
             meta.client,
             complete=meta.ready,
+            profile=meta.profile or None,
         )
         connection.session.last_id = self._generation * _REQUEST_IDS_PER_PROCESS
         await self._restore_subscriptions(connection, record.subscriptions, principal)
@@ -374,7 +389,7 @@ class DurableSession:
         access = connection.catalog.access_rule_of(uri)
         if access is None:
             return True
-        connection.track_current_call()  # a later caller of this session may have fewer rights
+        connection.follow_caller()  # a later caller of this session may have fewer rights
         return await is_permitted(connection, call, access)
 
     async def _fail_pending_requests(
@@ -408,9 +423,15 @@ class DurableSessions:
         self._unshared_leases: WeakValueDictionary[str, SessionLease] = WeakValueDictionary()
         self._drop_tasks: set[asyncio.Task[None]] = set()
         self._cluster = cluster
+        self.membership = None if cluster is None else cluster.membership
         if cluster is not None:
             cluster.on_evicted(self._lose_leases)
             cluster.on_missed(self._check_lease_holders)
+
+    @property
+    def held_count(self) -> int:
+        """The number of sessions whose lease this process holds."""
+        return sum(not session.lease.ended for session in self._sessions.values())
 
     def create(self, ident: str) -> DurableSession:
         """Create a session for an `initialize` request."""
@@ -438,11 +459,6 @@ class DurableSessions:
     def _ttl(self) -> float:
         ttl = self._settings.session_ttl
         return _UNLIMITED_TTL if ttl is None else _RETENTION_FACTOR * ttl
-
-    @property
-    def lease_valid_until(self) -> float:
-        """Time on the loop's clock until which no other process can have taken over a session of this one."""
-        return inf if self._cluster is None else self._cluster.lease_valid_until
 
     def _lose_leases(self) -> None:
         """Give up all sessions, after this process was evicted: peers may hold them now."""

@@ -7,7 +7,7 @@ than this version knows is refused.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from trunkline.errors import StoreUnusable
 from trunkline.protocol.revisions import Revision
@@ -47,6 +47,7 @@ class SessionMetadata(Struct, frozen=True, kw_only=True):
     revision: str
     ready: bool = True  # the handshake is complete
     client: Implementation | None = None
+    profile: str | UnsetType = UNSET  # name of the compatibility profile; few sessions have one
     log_level: str = "info"
     generation: int = 0  # number of processes that held the session before
     stream: int = 0  # highest stream number so far
@@ -111,13 +112,17 @@ _decode_number: Final = codec.json_decoder(int)
 
 
 def read_record(value: bytes) -> SessionRecord:
-    """Decode a session record of any known layout. Raise `StoreUnusable` if it is malformed, or if its layout or its
-    revision is unknown."""
+    """Decode a session record of any known layout. Raise `StoreUnusable` if it is malformed, or if its layout, revision
+    or profile is unknown."""
     try:
         found = _decode_any(value)
         record = _decode_record(value if found.get("version") == LAYOUT else codec.to_json(_migrate(found)))
         Revision(record.metadata.revision)
         LOGGING_LEVELS.index(record.metadata.log_level)
+        if record.metadata.profile:
+            from trunkline.protocol.profiles import find_profile  # imported here: few sessions have a profile
+
+            find_profile(record.metadata.profile)
     except (codec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise StoreUnusable(f"cannot read a session record: {error}") from error
     return record

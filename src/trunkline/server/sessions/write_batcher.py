@@ -38,6 +38,7 @@ class WriteBatcher:
         self._in_flight_done: asyncio.Future[None] | None = None  # done when the batch in flight is stored
         # done when the writes that replies wait for are stored; None if they are
         self.urgent_writes: asyncio.Future[None] | None = None
+        self.on_urgent: Callable[[], None] = lambda: None  # called with each of them
         self._fail_fast_waiters: list[asyncio.Future[None]] = []  # futures that fail when a commit has to be retried
         self._task: asyncio.Task[None] | None = None
 
@@ -50,6 +51,7 @@ class WriteBatcher:
         done = self._add(lease, Put(key, value, expires))
         if urgent:
             self.urgent_writes = done
+            self.on_urgent()
         return done
 
     def put_or_fail(self, lease: SessionLease, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":

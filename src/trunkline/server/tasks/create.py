@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from trunkline.errors import MissingCapability, NotNow, StoreUnavailable
+from trunkline.errors import MissingCapability, NotExecuted, NotNow, StoreUnavailable
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest, InputRound
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import Dialect, to_augmented_task, to_extension_task
 from trunkline.protocol.tasks import TaskCaller, TaskRecord
+from trunkline.protocol.trace_context import stated_trace
 from trunkline.protocol.types import CallToolParams, CreateTaskResult, Task
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
@@ -24,7 +25,7 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.access.principal_codec import encode_principal
 from trunkline.server.connection import Connection
-from trunkline.server.tasks.errors import TaskSupportMismatch
+from trunkline.server.tasks.errors import TaskSupportMismatch, TaskUnconfirmed
 from trunkline.server.tasks.notify import TaskNotifier
 from trunkline.server.tasks.service import WorkFactory, with_prior_state
 from trunkline.wire import codec
@@ -153,7 +154,7 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     current = cast("InputRound", call.input_round)  # set by begin_round: only modern calls are converted
     answers, effects = current.earlier_rounds
     record = with_prior_state(new_task_record(new_task, params), answers, effects)
-    make = partial(_create_and_start, new_task, record)
+    make = partial(_create_and_start, new_task, record, started=True)
     created = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
     connection.reply_now(call, to_extension_task(created, TaskCreated), "task")
     raise asyncio.CancelledError
@@ -185,13 +186,20 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
         entry.task or TaskPolicy(),
         ttl=None if ttl is None else ttl / 1000,
     )
-    return replace(record, progress_token=call.token)
+    return replace(record, progress_token=call.token, trace=_trace_of(connection, call))
+
+
+def _trace_of(connection: Connection, call: IncomingRequest) -> dict[str, str]:
+    """Return the trace context that the task of a call continues: that of its span, or the one that its sender has
+    stated."""
+    tracer, span = connection.facts.tracer, call.span
+    return dict(stated_trace(call)) if tracer is None or span is None else tracer.trace_context(span)
 
 
 def new_founding_record(new_task: NewTask, params: CreateFoundingTaskParams) -> TaskRecord:
     """Return the record of a new task as the founding documents define it."""
     record = new_task_record(new_task, CallToolParams(name=new_task.entry.name, arguments=params.action.parameters))
-    profile = new_task.connection.catalog.profile
+    profile = new_task.connection.session.profile
     limit = None if profile is None else round(profile.task_timeout * 1000)
     return replace(
         record,
@@ -208,8 +216,10 @@ async def _create_and_start(
     *,
     notify_client: bool = False,
     pending: bool = False,
+    started: bool = False,
 ) -> TaskRecord:
-    """Create and start a task. With `notify_client` the client receives notifications about it. If the call is
+    """Create and start a task. With `notify_client` the client receives notifications about it. With `started` its
+    handler has run before. If the store fails, the client may retry only what certainly had no effect. If the call is
     cancelled meanwhile, no client will know the task, so it is cancelled too; unless the connection was lost and the
     call carries an idempotency key, with which the client can come back."""
     entry, connection, call, work = new_task
@@ -232,7 +242,9 @@ async def _create_and_start(
     except StoreUnavailable as error:
         if claim is not None:
             raise
-        raise NotNow("the store is unavailable, so the task was not started; try again later") from error
+        if isinstance(error, NotExecuted) and not started:
+            raise NotNow("the store is unavailable, so the task was not started; try again later") from error
+        raise TaskUnconfirmed from error
     except asyncio.CancelledError:
         creating.add_done_callback(
             tasks.cancel_orphan if claim is None or not claim.keyed_call.disconnected else _consume_exception

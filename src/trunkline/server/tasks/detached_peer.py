@@ -22,6 +22,8 @@ from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input.ask import Asker
 
 if TYPE_CHECKING:
+    from trunkline.rpc.threads import ThreadPool
+    from trunkline.server.resilience.circuit_breaker import CircuitBreakers
     from trunkline.server.runtime_services import RuntimeServices
 
 __all__ = ["DetachedPeer", "principal_of"]
@@ -64,6 +66,11 @@ class DetachedPeer(CallPeer):
         return self._shared.threads.loop
 
     @property
+    def threads(self) -> "ThreadPool":
+        """Threads of the server."""
+        return self._shared.threads
+
+    @property
     def session_id(self) -> int | None:
         """None: a task belongs to no session."""
         return None
@@ -82,6 +89,11 @@ class DetachedPeer(CallPeer):
     def lifespan(self) -> Any:
         """Value of the server's lifespan."""
         return self._shared.get_lifespan_value()
+
+    @property
+    def breakers(self) -> "CircuitBreakers":
+        """Circuit breakers of the server."""
+        return self._shared.get_breakers()
 
     def now(self) -> float:
         """Return the time on the server's clock."""

@@ -1,13 +1,15 @@
 """Errors of task requests."""
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET
 
 from trunkline.errors import InvalidParams, MethodNotFound, ProtocolError
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["TaskFailed", "TaskNotFound", "TaskSupportMismatch", "TooManyTasks"]
+__all__ = ["TaskFailed", "TaskNotFound", "TaskSupportMismatch", "TaskUnconfirmed", "TooManyTasks"]
+
+_RETRY_AFTER_MS: Final = 1000  # a guess: the server does not know how long the running tasks take
 
 
 class TaskNotFound(InvalidParams):
@@ -25,7 +27,21 @@ class TooManyTasks(ProtocolError):
     kind = "maximum_concurrent_tasks_exceeded"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the limit of {limit} concurrent tasks is reached; try again later", data={"maximum": limit})
+        super().__init__(
+            f"the limit of {limit} concurrent tasks is reached; try again later",
+            data={"maximum": limit, "retryAfterMs": _RETRY_AFTER_MS},
+        )
+
+
+class TaskUnconfirmed(ProtocolError):
+    """The store has not confirmed a new task without an idempotency key, so the task may exist, and may run. As for any
+    interrupted call, the client may retry if the tool is idempotent."""
+
+    kind = "outcome_unknown"
+
+    def __init__(self) -> None:
+        text = "the store has not confirmed the task, which may or may not be executed"
+        super().__init__(text, data={"interrupted": True})
 
 
 class TaskSupportMismatch(MethodNotFound):

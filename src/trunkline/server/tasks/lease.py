@@ -14,6 +14,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Final
 
 from trunkline.clock import Clock
+from trunkline.errors import NotExecuted, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.server.tasks.repository import key_of_task
@@ -53,9 +54,14 @@ class TaskLeases:
     # --- acquiring ---------------------------------------------------------------------------------
 
     async def get_holder(self) -> str:
-        """Return the name under which this process may acquire leases now. Raise `StoreUnavailable` if it may have been
+        """Return the name under which this process may acquire leases now. Raise `NotExecuted` if it may have been
         evicted and cannot find out."""
-        return self._local_name if self._cluster is None else await self._cluster.confirm_name()
+        if self._cluster is None:
+            return self._local_name
+        try:
+            return await self._cluster.confirm_name()
+        except StoreUnavailable as error:
+            raise NotExecuted(str(error)) from error
 
     def ttl_of(self, record: TaskRecord) -> float:
         """Return how many seconds the lease of a task lasts."""

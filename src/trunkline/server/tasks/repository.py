@@ -20,13 +20,13 @@ import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from trunkline.clock import Clock
-from trunkline.errors import Conflict, InternalError
+from trunkline.errors import Conflict, InternalError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.access.owner_id import ANONYMOUS_OWNER
 from trunkline.server.tasks.errors import TooManyTasks
@@ -64,6 +64,7 @@ _Create = Callable[[TaskRecord, Sequence[Put]], Awaitable[tuple[StoredTask, Leas
 """Store a new task with extra writes, and acquire its lease."""
 
 
+@lru_cache(maxsize=1024)  # a task is created, changed and watched under its key
 def key_of_task(owner: str, task_id: str) -> str:
     """Return the store key of a task, which is also the name of its lease."""
     return key_of("owner", owner, "tasks", task_id)
@@ -185,10 +186,10 @@ class TaskRepository:
             self._store.acquire(key, holder, ttl, writes=_creation_writes(record, extra_writes)),
             return_exceptions=True,
         )
-        if isinstance(marked, BaseException):
-            raise marked
         if isinstance(lease, BaseException):
             raise lease
+        if isinstance(marked, BaseException):  # the record is stored, so that recovery may find it nevertheless
+            raise StoreUnavailable(f"the store has a task without its mark: {marked}") from marked
         if isinstance(lease, Held):
             raise InternalError(f"{lease.holder} holds the lease of a task that was only just created")
         return StoredTask(record, lease.token), lease

@@ -14,6 +14,7 @@ from msgspec import Raw, UnsetType
 
 from trunkline.clock import Timer
 from trunkline.errors import Fenced, PeerError, ProtocolError, RequestTimeout, StoreError, StoreUnavailable
+from trunkline.facts import TaskRunEnded
 from trunkline.protocol import lenient
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.envelope import Envelope
@@ -47,6 +48,9 @@ __all__ = ["TaskRunner"]
 _TOOLS_CALL: Final = next(row for row in METHODS if row.name == "tools/call")
 _RETRY_DELAY: Final = 0.1  # seconds between two attempts while the store is unavailable
 _FLUSH_INTERVAL: Final = 0.5  # seconds between two stored progress reports
+
+
+_OUTCOMES: Final = {TaskState.COMPLETED: "ok", TaskState.FAILED: "error", TaskState.CANCELLED: "cancelled"}
 
 
 def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
@@ -99,7 +103,10 @@ class TaskRunner:
         self._exposes_errors = exposes_errors
         self._peer = DetachedPeer(shared, self)
         self._call = IncomingRequest(
-            record.task_id, _TOOLS_CALL, shared.clock.now(), origin=MessageOrigin(principal=principal)
+            record.task_id,
+            _TOOLS_CALL,
+            shared.clock.now(),
+            origin=MessageOrigin(principal=principal, headers=record.trace or None),
         )
         self._call.token = record.progress_token
         self._call.progress = record.progress  # progress only grows, across runs too
@@ -108,6 +115,7 @@ class TaskRunner:
         self._call.once = EffectLog(dict(record.effects), self._record_effect)
         if self.caller.modern:
             self._call.envelope = Envelope.build(self.caller.revision, self.caller.capabilities, self.caller.info)
+        self.tool_name = entry.name
         # by question key: resolved when the answer or an error arrives
         self._answer_waiters: dict[str, asyncio.Future[Raw]] = {}
         self._question_counts: dict[str, int] = {}
@@ -166,6 +174,8 @@ class TaskRunner:
                 return
             if self.record.state is TaskState.PENDING:
                 await self._update_with_retry(_start_if_pending)
+            if (tracer := self._peer.facts.tracer) is not None:
+                self._call.span = tracer.start_task_run(self.tool_name, self.record.trace)
             step = await self._run_to_outcome(make_work)
             if not self._stopped:
                 await self._write_outcome(step)
@@ -174,7 +184,25 @@ class TaskRunner:
         except StoreError as error:
             self._peer.facts.report_failure(self._call, "-", error)
         finally:
+            self._report_end()
             await self._finish()
+
+    def _report_end(self) -> None:
+        """Report how this run has ended."""
+        facts, record, error = self._peer.facts, self.record, self.record.error
+        if facts.want(TaskRunEnded):
+            outcome = _OUTCOMES.get(record.state, "released")
+            facts.emit(
+                TaskRunEnded,
+                task=record.task_id,
+                tool=self.tool_name,
+                attempt=record.attempt,
+                outcome="failed" if record.result_is_error else outcome,
+                code=None if error is None else error.code,
+                message=None if error is None else error.message,
+                seconds=self._shared.clock.now() - self._call.started,
+                span=self._call.span,
+            )
 
     async def _run_to_outcome(self, make_work: Callable[[Context | None], Any]) -> Transition:
         """Run the work and return the transition that records its outcome."""
@@ -195,7 +223,7 @@ class TaskRunner:
     def _failure_transition(self, error: BaseException) -> Transition:
         revision = Revision(self.caller.revision)
         shown_error = to_modern_error(error) if self.caller.modern else error
-        failure = build_failure(shown_error, self._call, revision, expose=self._exposes_errors)
+        failure = build_failure(shown_error, self._call, revision, self._peer.settings, expose=self._exposes_errors)
         if failure.reference is not None:
             self._peer.facts.report_failure(self._call, failure.reference, error)
         if isinstance(failure.reply, ProtocolError):
@@ -370,7 +398,7 @@ class TaskRunner:
         key: str | None = None,
         task: bool = False,  # noqa: ARG002 - the question is stored in any case
     ) -> Any:
-        """Ask the client that created the task, and wait for the answer. Raise `ClientLacks`, `PeerError`,
+        """Ask the client that created the task, and wait for the answer. Raise `ClientLacksCapability`, `PeerError`,
         `UnfitAnswer` or `RequestTimeout`."""
         row = find_method(name)
         if row is None or row.result is None or row.capability not in INPUT_CAPABILITIES:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import StoreError, StoreUnavailable
+from trunkline.errors import NotExecuted, StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskCaller, TaskRecord
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
@@ -67,10 +67,13 @@ class TaskService:
         settings: Settings,
         make_recovery: RecoveryFactory,
         cluster: "Cluster | None" = None,
+        *,
+        on_ended: "Callable[[TaskRecord], None] | None" = None,
     ) -> None:
         """`make_recovery` creates the part that takes over tasks of dead processes. `cluster` is None if no other
-        process shares the store."""
+        process shares the store. `on_ended` is called with each task that this process has ended."""
         self._make_recovery = make_recovery
+        self._on_ended = on_ended
         self.repository = TaskRepository(store, wall)
         self.watchers = TaskWatchers(store, self.repository)
         self.question_delivery = QuestionDelivery(self.change)
@@ -168,8 +171,9 @@ class TaskService:
                 record, holder, self.leases.ttl_of(record), extra_writes, slots=self._owner_limit
             )
             start(stored, lease)
-        except StoreUnavailable:
-            self._unconfirmed.add(record, start if extra_writes else None)
+        except StoreUnavailable as error:
+            if not isinstance(error, NotExecuted):
+                self._unconfirmed.add(record, start if extra_writes else None)
             raise
         finally:
             self._uncount(record.client)
@@ -269,7 +273,10 @@ class TaskService:
         if changed is None:
             return None
         self.watchers.notify(changed[1])
-        return changed[0].record, changed[1].record
+        before, after = changed[0].record, changed[1].record
+        if self._on_ended is not None and after.ended and not before.ended:
+            self._on_ended(after)
+        return before, after
 
     # --- shutdown --------------------------------------------------------------------------------
 
@@ -277,6 +284,11 @@ class TaskService:
     def running_count(self) -> int:
         """Number of tasks that this process runs."""
         return len(self._runners)
+
+    @property
+    def runners(self) -> "Sequence[TaskRunner]":
+        """The runs of this process."""
+        return [*self._runners.values()]
 
     async def drain(self) -> None:
         """Wait for the tasks whose work would be lost with the process."""

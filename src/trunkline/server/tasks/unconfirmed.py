@@ -1,10 +1,10 @@
 """Unconfirmed tasks: the store became unavailable before it confirmed that it has stored them.
 
-The client was told that the task was not started, so this process does not start it. But the record may exist, under a
-lease of this process; after the process has ended, recovery would run it. So as soon as the store answers again, each
-such task is looked up. If it does not exist, there is nothing to do. If it exists and an idempotency key names it, it
-is started, because the client finds it under that key when it retries. Otherwise no client knows its id, and it is
-cancelled.
+The client was told that the outcome is unknown, or to try again with the same idempotency key. This process does not
+start the task, but the record may exist, and after the process has ended, recovery would run it. So as soon as the
+store answers again, each such task is looked up. If it does not exist, there is nothing to do. If it exists and an
+idempotency key names it, it is started, because the client finds it under that key when it retries. Otherwise no client
+knows its id, and it is cancelled.
 """
 
 import asyncio

@@ -209,15 +209,15 @@ async def test_peer_with_recent_heartbeat_is_alive_without_store_check(processes
 
 async def test_silent_peer_that_holds_its_lease_is_alive(processes: ClusterMembers) -> None:
     one, other = await processes.one(), await processes.one()
-    other.cluster._membership._bus, bus = None, other.cluster._membership._bus  # no process receives it
-    await other.cluster._membership.lease.renew()
+    other.cluster.membership._bus, bus = None, other.cluster.membership._bus  # no process receives it
+    await other.cluster.membership.lease.renew()
     one.clock.advance(0)
     one.cluster._peers.mark_alive(other.name, one.clock.now())
     one.store.asked.clear()
     assert not await one.cluster.evict_if_dead(other.name)
     assert not await one.cluster.evict_if_dead(other.name)
     assert one.store.asked == [f"process/{other.name}"]
-    other.cluster._membership._bus = bus
+    other.cluster.membership._bus = bus
 
 
 async def test_silent_peer_with_expired_lease_delays_no_reply(processes: ClusterMembers) -> None:
@@ -266,7 +266,7 @@ async def test_name_is_confirmed_after_an_outage_and_replaced_after_an_eviction(
     with pytest.raises(StoreUnavailable):
         await other.cluster.confirm_name()
     assert other.cluster.is_own_name(name)
-    await one.store.acquire(f"process/{name}", one.name, 1000.0, over=other.cluster._membership.lease._lease.token)
+    await one.store.acquire(f"process/{name}", one.name, 1000.0, over=other.cluster.membership.lease._lease.token)
     other.store.unavailable = False
     assert await other.cluster.confirm_name() == other.name != name
     assert (other.cluster.lease_valid, other.cluster.is_own_name(name)) == (True, False)

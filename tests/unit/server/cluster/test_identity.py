@@ -68,7 +68,7 @@ async def test_processes_rejoin_one_cluster_after_store_loss(tmp_path: Path) -> 
     after = await read_identity(members[0].store)
     assert after is not None
     assert after != before
-    assert {member.cluster._membership.lease.identity for member in members} == {after}
+    assert {member.cluster.membership.lease.identity for member in members} == {after}
     await done(members[0].cluster.broadcast_reliably(b"t", b"news"))
     assert [member.heard for member in members[1:]] == [[(members[0].name, b"news")]] * 2
     for member in members:
@@ -80,7 +80,7 @@ async def test_processes_rejoin_one_cluster_after_store_loss(tmp_path: Path) -> 
 async def test_process_evicted_before_store_loss_stays_evicted(processes: ClusterMembers) -> None:
     one, other = await processes.one(), await processes.one()
     name = other.name
-    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster._membership.lease._lease.token)
+    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster.membership.lease._lease.token)
     await lose_data(one.store, one.name, name)
     await other.beat()
     assert other.seen.steps(name)[-1] == "Deposed"
@@ -136,7 +136,7 @@ async def test_silence_evicts_no_process_while_identity_is_young(tmp_path: Path)
     redis = started(tmp_path / "redis")
     began = asyncio.get_running_loop().time()
     one = await on_redis(redis.url, SECONDS)
-    standing = one.cluster._membership.lease
+    standing = one.cluster.membership.lease
     assert began + SECONDS <= standing.may_evict_from <= one.clock.now() + SECONDS
     assert not await one.cluster.evict_if_dead("silent")  # it may not know yet that the store has lost its data
     standing.may_evict_from = one.clock.now()
@@ -148,7 +148,7 @@ async def test_silence_evicts_no_process_while_identity_is_young(tmp_path: Path)
 
 async def test_rejected_frame_is_reported() -> None:
     one = await on_redis(valkey().url)
-    identity = one.cluster._membership.lease.identity
+    identity = one.cluster.membership.lease.identity
     assert identity is not None
     with valkey().client(db=1) as client:
         client.publish(Channels("crew", identity)._channel_for_peer(one.name), b"forged")

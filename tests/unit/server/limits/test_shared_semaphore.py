@@ -276,6 +276,38 @@ async def test_process_that_may_be_evicted_acquires_no_permit(process: Begin) ->
 
 
 @pytest.mark.row("T18")
+async def test_process_that_may_be_evicted_passes_no_permit_on(process: Begin) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    one = await process(clock)
+    one.store.fail("renew")
+    clock.advance(one.member.cluster.lease_valid_until - clock.now() - 0.1)
+    fault = one.store.hold("commit", key="tool/", times=1)
+    waiting = asyncio.create_task(one.turns(1).acquire())
+    await fault.reached.wait()
+    clock.advance(0.2)
+    fault.lift()  # as if the process was suspended before the reply arrived
+    with pytest.raises(Refusal, match="try again later"):
+        await asyncio.wait_for(waiting, PATIENCE)
+    await settled(one)
+    assert await one.taken() == []
+
+
+@pytest.mark.row("T18")
+async def test_last_waiter_that_leaves_during_an_attempt_harms_no_later_call(process: Begin) -> None:
+    one = await process()
+    fault = one.store.hold("scan", times=1)
+    leaving = asyncio.create_task(one.turns(1).acquire())
+    await fault.reached.wait()
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    attempt = one.turns(1)._acquire_task
+    assert attempt is not None
+    fault.lift()
+    await asyncio.wait_for(attempt, PATIENCE)
+    await asyncio.wait_for(one.turns(1).acquire(), PATIENCE)
+
+
+@pytest.mark.row("T18")
 async def test_permit_of_an_older_release_is_held_until_it_expires(process: Begin) -> None:
     clock = ManualClock(start=1_000_000.0)
     one = await process(clock)

@@ -190,7 +190,7 @@ async def test_tool_added_disabled_works_once_enabled() -> None:
         assert kind_of(await peer.answer_to(call(peer))) is None
 
 
-@pytest.mark.row("T18", "P22")
+@pytest.mark.row("T18")
 async def test_tool_runs_only_while_its_predicates_hold() -> None:
     server, well = Server("t", observers=[]), {"database": True, "disk": True}
 

@@ -48,7 +48,7 @@ def test_kinds_are_debounced_independently() -> None:
     assert coalescer.next_due() == 110
 
 
-@pytest.mark.row("N03", "N05")
+@pytest.mark.row("N03", "N05", "PH24", "PH33", "PH43")
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 70)), max_size=60))
 def test_announcements_are_an_interval_apart_and_complete(changes: list[tuple[str, int]]) -> None:
     coalescer, now = Coalescer(100), 0

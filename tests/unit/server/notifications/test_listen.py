@@ -38,7 +38,9 @@ async def test_listen_request_is_limited_in_resources() -> None:
             told = await peer.receive()
             assert ("error" in told) is error
             if error:
-                assert told["error"]["data"] == {"kind": "maximum_subscriptions_exceeded", "maximum": 3}
+                data = told["error"]["data"]
+                assert (data["kind"], data["maximum"]) == ("maximum_subscriptions_exceeded", 3)
+                assert data["refusal"]["code"] == 1004
 
 
 def listen(peer: RawPeer, *, id: Any = None, **wanted: Any) -> Any:

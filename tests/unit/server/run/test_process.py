@@ -122,9 +122,9 @@ def test_startup_error_prints_no_traceback(taken: int) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE_ERROR, "", 1)
 
 
-async def test_run_inside_a_loop_suggests_listen() -> None:
+async def test_run_inside_a_loop_suggests_serving_on_it() -> None:
     for options in ({}, {"transport": "http"}, {"transport": "http", "workers": 2}):
-        with pytest.raises(MisuseError, match=r"there is one running here.* `await server\.listen\(.*aclose"):
+        with pytest.raises(MisuseError, match=r"there is one running here.* `await server\.run_http_async"):
             Server("s").run(**options)
 
 

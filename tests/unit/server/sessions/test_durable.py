@@ -303,6 +303,7 @@ async def test_failing_hook_costs_one_subscription(runs: ServerRuns) -> None:
     assert (await run.record(session)).subscriptions == ["note://b"]
 
 
+@pytest.mark.row("Q08")
 async def test_unavailable_store_answers_503_not_404(runs: ServerRuns) -> None:
     run = await runs.begin()
     session = await run.host.session()
@@ -354,6 +355,25 @@ async def test_restore_is_released_when_the_server_stops(
     answer = await asking
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
     assert not run.host.endpoint.sessions.holds(session)
+
+
+@pytest.mark.parametrize("how", ["closed", "drained"])
+async def test_session_that_ends_during_its_restore_is_refused_for_now(runs: ServerRuns, how: str) -> None:
+    run = await runs.begin()
+    session = await run.host.session()
+    run = await runs.begin()
+    reading = run.faults.hold("scan", key=session)
+    asking = asyncio.ensure_future(run.request(session, "ping"))
+    await asyncio.wait_for(reading.reached.wait(), PATIENCE)
+    for connection in run.server.connections:
+        if how == "closed":  # as on an eviction of the process
+            await connection.close()
+        else:  # as on its shutdown
+            connection.drain()
+    reading.lift()
+    answer = await asking
+    assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
+    assert (await run.request(session, "ping")).status == 200
 
 
 # --- sessions that cannot be restored ---------------------------------------------------------------------

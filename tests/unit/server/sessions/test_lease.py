@@ -338,7 +338,9 @@ async def test_change_of_a_lost_session_has_unknown_outcome(first: ServerRun, se
     await taken(first, second, session)
     before = await second.record(session)
     answer = await first.request(session, method, {"level": "error", "uri": "note://a"})
-    assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
+    # Another write of the session may have noticed the loss before, and then the change has not begun.
+    noticed = {(200, "outcome_unknown"), (503, "temporarily_unavailable")}
+    assert (answer.status, answer.json["error"]["data"]["kind"]) in noticed
     assert await second.record(session) == before
     assert ends(first) == ["session_moved"]
 

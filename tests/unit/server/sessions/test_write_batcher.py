@@ -5,7 +5,7 @@ import asyncio
 from tests.contract.connections import turns
 from tests.limits import PATIENCE
 
-from trunkline.errors import StoreUnavailable
+from trunkline.errors import NotExecuted
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.write_batcher import WriteBatcher
 from trunkline.stores.memory import MemoryStore
@@ -63,5 +63,5 @@ async def test_close_retries_each_failed_commit_only_once() -> None:
     before = fault.calls
     await asyncio.wait_for(gathering.close(), PATIENCE)
     assert len(failures) == len(holdings)
-    assert {type(error) for error in failures} == {StoreUnavailable}
+    assert {type(error) for error in failures} == {NotExecuted}
     assert fault.calls == before + len(holdings)

@@ -243,7 +243,7 @@ async def test_recovery_leaves_unconfirmed_tasks_alone(deployment: Deployment) -
     process = await deployment.start()
     fault = process.store.fail("acquire", key="/tasks/", done=True)
     told = await process.peer.error("tools/call", {"name": "work", "task": {}})
-    assert told["data"]["kind"] == "temporarily_unavailable"
+    assert told["data"]["kind"] == "outcome_unknown"
     [mark] = await process.store.scan("working/")
     for _ in range(5):
         process.scan()
@@ -365,7 +365,7 @@ async def test_task_that_is_fenced_off_does_not_end_the_scan(deployment: Deploym
     await first.die()
     await deployment.passes(pause.reached.is_set)
     held = await second.holder(stolen)
-    await second.store.acquire(key_of_task("nobody", stolen), "another", 1000, over=held.token)
+    await second.store.acquire(key_of_task("nobody", stolen), OLD_HOLDER, 1000, over=held.token)
     pause.lift()
     await deployment.passes(lambda: second.begun)
     assert (await second.holder(left)).holder == second.cluster.name

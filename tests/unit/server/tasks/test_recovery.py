@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from msgspec import UNSET, Raw
+from tests.founding import FEATURES
 from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings, TaskPolicy, ToolAnnotations
@@ -192,13 +193,13 @@ async def test_founding_task_is_recovered_like_others() -> None:
     dying = setup.server(work, compat="erlmcp", task=policy)
     asked = {"type": "work", "parameters": {"text": "well"}}
     async with RawPeer(dying) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         ident = (await peer.result("tasks/create", {"action": asked}))["taskId"]
         await peer.quiet()
     await dying.aclose()
     assert setup.runs == ["left"]
     async with RawPeer(setup.server(work, compat="erlmcp", task=policy)) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         await setup.time_passes(peer, LEASE + 1)
         task = (await peer.result("tasks/get", {"taskId": ident}))["task"]
         assert (task["status"], task["action"]) == ("completed", asked)
