@@ -1,9 +1,11 @@
 """Fault injection into connections, for tests of error handling.
 
     faults = Faults().kill(sent="tools/call")
-    async with Client(faults.on(server)) as client:
-        with pytest.raises(ConnectionClosed):
+    async with connect(server, faults=faults) as client:
+        with pytest.raises(OutcomeUnknown):
             await client.call_tool("add", {"a": 1, "b": 2})
+
+`Client(faults.on(target))` does the same for any other target.
 
 Sent and received messages are counted separately, from 1, as seen from the end that the faults
 are put on. Nothing here waits for real time, and the same seed gives the same random faults.
@@ -24,6 +26,7 @@ from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.errors import MisuseError, TransportError
 from trunkline.protocol.client_envelope import PROBE_ID
+from trunkline.testing.wrapped_connector import WrappedConnector
 from trunkline.transports.channel import (
     Accept,
     Channel,
@@ -32,7 +35,6 @@ from trunkline.transports.channel import (
     Connector,
     MessageOrigin,
     Receiver,
-    ReleasableConnector,
 )
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message, RequestId
@@ -52,6 +54,7 @@ class _Rule(Struct):
     which: Which
     fault: str
     seconds: float = 0.0
+    count: int = 0
     closed: ChannelClosed = _KILLED
 
 
@@ -64,8 +67,8 @@ class _Entry(Struct):
 
 
 class Faults:
-    """Faults to inject into connections. Every method but `kill`, `stall`, `release` and `refuse` names a future
-    message, by its number or its method, as `sent=` or as `received=`."""
+    """Faults to inject into connections. Every method but `release` and `refuse` names a future message, by its number
+    or its method, as `sent=` or as `received=`; `kill` and `stall` work without one, too."""
 
     def __init__(self, *, clock: Clock | None = None, seed: int = 0, **chances: float) -> None:
         """`chances` are probabilities by fault for every message, such as `drop=0.1`; every fault but a delay can be
@@ -87,7 +90,13 @@ class Faults:
         """Return a connector to any client target, with these faults on its connections."""
         from trunkline.client.targets import make_connector
 
-        return _FaultyConnector(make_connector(target, Settings()), self)
+        connector = make_connector(target, Settings())
+
+        def check_refused() -> None:
+            if self.refused():
+                raise TransportError(f"cannot reach {connector.name}: refused by a fault")
+
+        return WrappedConnector(connector, self.put_on, check_refused)
 
     def around(self, accept: Accept) -> Accept:
         """Wrap a function that accepts channels, such as `server.connect`."""
@@ -113,6 +122,12 @@ class Faults:
     def swap(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
         """Deliver the next message before this one."""
         return self._rule("swap", sent, received)
+
+    def reorder(self, count: int = 2, *, sent: Which | None = None, received: Which | None = None) -> Self:
+        """Deliver a message and those after it, `count` in all, in reverse order, once the last of them is there."""
+        if count < 2:  # noqa: PLR2004 - one message has no order
+            raise MisuseError(f"reorder needs at least 2 messages, not {count!r}")
+        return self._rule("reorder", sent, received, count=count)
 
     def truncate(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
         """Deliver the first half of a message."""
@@ -152,10 +167,13 @@ class Faults:
                 line.abort(closed)
         return self._rule("kill", sent, received, closed=closed)
 
-    def stall(self, direction: Direction) -> Self:
-        """Hold all messages in one direction until `release`."""
-        self.stalled.add(direction)
-        return self
+    def stall(
+        self, direction: Direction | None = None, *, sent: Which | None = None, received: Which | None = None
+    ) -> Self:
+        """Hold all messages in one direction until `release`: from now on, or from a message on that is named."""
+        if direction is not None:
+            self.stalled.add(direction)
+        return self._rule("stall", sent, received)
 
     def release(self, direction: Direction) -> Self:
         """Deliver held messages and stop holding further ones."""
@@ -215,6 +233,8 @@ class _Lane:
         self._deliver = deliver
         self._waiting: list[_Entry] = []  # messages held by a stall or a delay
         self._overtaken: list[_Entry] = []  # messages that the next message overtakes
+        self._reversed: list[_Entry] = []  # messages that wait for others, to be delivered in reverse order
+        self._reversed_count = 0
         self._delays = 0
 
     def put(self, entry: _Entry) -> None:
@@ -227,6 +247,12 @@ class _Lane:
                 self._pass(entry, entry)
             case "swap":
                 self._overtaken.append(entry)
+            case "reorder" if rule is not None:
+                self._reversed_count = rule.count
+                self._pass(entry)
+            case "stall":
+                self._line.faults.stalled.add(self._direction)
+                self._pass(entry)
             case "truncate":
                 frame = _frame(entry.item)
                 self._pass(self._damaged(entry, frame[: len(frame) // 2]))
@@ -258,7 +284,13 @@ class _Lane:
 
     def _pass(self, *entries: _Entry) -> None:
         overtaken, self._overtaken = self._overtaken, []
-        self._waiting += (*entries, *overtaken)
+        arrived = [*entries, *overtaken]
+        if self._reversed_count:
+            self._reversed += arrived
+            if len(self._reversed) < self._reversed_count:
+                return
+            arrived, self._reversed, self._reversed_count = self._reversed[::-1], [], 0
+        self._waiting += arrived
         self.flush()
 
     def flush(self) -> None:
@@ -298,12 +330,12 @@ class FaultyChannel:
 
     # --- from the receiver to the channel ---------------------------------------------------------
 
-    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
+    def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:
         """Send a message; raise for one that cannot be encoded, even if a fault would drop it."""
-        if not isinstance(message, Encoded):
-            codec.to_json(message)
+        frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if not self._ended:
             self.lanes["sent"].put(_Entry(message, about))
+        return len(frame)
 
     def _send(self, entries: list[_Entry]) -> None:
         for entry in entries:
@@ -361,34 +393,3 @@ class FaultyChannel:
         if not self._ended:
             self._closing = asyncio.get_running_loop().create_task(self._inner.close())
             self.closed(closed)
-
-
-class _FaultyConnector:
-    """Opens connections with faults."""
-
-    def __init__(self, connector: Connector, faults: Faults) -> None:
-        self._connector = connector
-        self._faults = faults
-
-    @property
-    def name(self) -> str:
-        """The name of the peer."""
-        return self._connector.name
-
-    async def connect(self, accept: Accept) -> Channel:
-        """Open a connection."""
-        if self._faults.refused():
-            raise TransportError(f"cannot reach {self.name}: refused by a fault")
-        made: list[FaultyChannel] = []
-
-        def take(channel: Channel) -> Receiver:
-            made.append(self._faults.put_on(channel, accept))
-            return made[0]
-
-        await self._connector.connect(take)
-        return made[0]
-
-    async def release(self) -> None:
-        """Release resources that the connector shares between connections."""
-        if isinstance(self._connector, ReleasableConnector):
-            await self._connector.release()

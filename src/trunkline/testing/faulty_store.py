@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
-from trunkline.errors import MisuseError, StoreUnavailable
+from trunkline.errors import MisuseError, NotExecuted, StoreUnavailable
 from trunkline.stores.bus import Bus
 from trunkline.stores.store import Changed, Held, Item, Lease, Store, Watch, Write
 
@@ -76,9 +76,10 @@ class StoreFault:
         return _await_held_call(making)
 
     async def _fail(self, act: StoreCall) -> Any:
-        if self._kind == "fail after":
-            await act()
-        raise StoreUnavailable("the store is unavailable because of a fault")
+        if self._kind == "fail":
+            raise NotExecuted("the store is unavailable because of a fault")
+        await act()
+        raise StoreUnavailable("the store does not respond because of a fault")
 
 
 async def _await_held_call(making: "asyncio.Future[Awaitable[Any]]") -> Any:
@@ -95,8 +96,8 @@ class FaultyStore:
     # --- faults ----------------------------------------------------------------------------------
 
     def fail(self, *calls: StoreMethod, key: str = "", done: bool = False, times: int | None = None) -> StoreFault:
-        """Make calls raise `StoreUnavailable`: the named ones, or all that write, if they use a key that contains
-        `key`. The calls have no effect; with `done` they take effect, but the confirmation is lost."""
+        """Make calls raise `NotExecuted`: the named ones, or all that write, if they use a key that contains `key`.
+        With `done` they take effect, but the confirmation is lost: they raise `StoreUnavailable`."""
         return self._add("fail after" if done else "fail", calls, key, times)
 
     def hold(self, *calls: StoreMethod, key: str = "", times: int | None = None) -> StoreFault:
