@@ -2,35 +2,55 @@
 
 import argparse
 import asyncio
-import os
-import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from trunkline.auth.doctor.report import first_failed, strip_query
 from trunkline.cli import printing
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, Commands, print_help_by_default
-from trunkline.cli.printing import escape_control_characters
+from trunkline.cli.terminal import Terminal, escape
+from trunkline.cli.tokens import read_token
 from trunkline.config import Settings
-from trunkline.errors import ConfigError
 from trunkline.findings import Finding
-from trunkline.wire.codec import to_json
 
 if TYPE_CHECKING:
     from trunkline.auth.client.tokens import StoredToken
 
 
-__all__ = ["add_auth_commands"]
+__all__ = ["configure"]
+
+
+_EXAMPLES: Final = """\
+examples:
+  trunkline auth doctor https://example.org/mcp
+  trunkline auth status https://example.org/mcp
+  trunkline auth logout https://example.org/mcp
+
+A login begins with a client that needs one, such as `trunkline list https://example.org/mcp --login`.
+"""
+
+
+def _add_command(
+    commands: Commands, name: str, summary: str, description: str, examples: str, *, run: Callable[..., int]
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=description)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"examples:\n{examples}"
+    parser.add_argument("url", metavar="URL", help="the address of the MCP server, such as https://example.org/mcp")
+    parser.set_defaults(run=run)
+    return parser
+
+
+# --- status and logout ---------------------------------------------------------------------------
 
 
 def _add_status(commands: Commands) -> None:
-
     description = "Show the stored login for an MCP server, without its tokens. The exit code is 1 if there is none."
-    parser = commands.add_parser("status", help="show whether a login is stored", description=description)
-    parser.add_argument("url", metavar="URL", help="the address of the MCP server")
-    parser.set_defaults(run=_run_status)
+    examples = "  trunkline auth status https://example.org/mcp\n"
+    _add_command(commands, "status", "show whether a login is stored", description, examples, run=_run_status)
 
 
 def _run_status(options: argparse.Namespace) -> int:
@@ -42,9 +62,7 @@ def _run_status(options: argparse.Namespace) -> int:
     if token is None:
         sys.stdout.write(f"{options.url}: not logged in\n")
         return EXIT_FAILURE
-    sys.stdout.write(
-        "".join(f"{escape_control_characters(line)}\n" for line in _status_lines(options.url, token, time.time()))
-    )
+    sys.stdout.write("".join(f"{escape(line)}\n" for line in _status_lines(options.url, token, time.time())))
     return EXIT_OK
 
 
@@ -67,11 +85,9 @@ def _describe_lifetime(token: "StoredToken", now: float) -> str:
 
 
 def _add_logout(commands: Commands) -> None:
-
     description = "Delete the stored tokens for an MCP server. The next client that needs one asks the user to log in."
-    parser = commands.add_parser("logout", help="delete a stored login", description=description)
-    parser.add_argument("url", metavar="URL", help="the address of the MCP server")
-    parser.set_defaults(run=_run_logout)
+    examples = "  trunkline auth logout https://example.org/mcp\n"
+    _add_command(commands, "logout", "delete a stored login", description, examples, run=_run_logout)
 
 
 def _run_logout(options: argparse.Namespace) -> int:
@@ -94,16 +110,19 @@ async def _forget(url: str) -> bool:
     return known
 
 
-_TOKEN: Final = re.compile(r"[!-~]+")
+# --- doctor --------------------------------------------------------------------------------------
+
 _DESCRIPTION: Final = """\
 Follow the steps of a client that needs a token for an MCP server, without logging in, and report each step. The exit
 code is 0 if no step failed, otherwise 1."""
 
 
 def _add_doctor(commands: Commands) -> None:
-
-    parser = commands.add_parser("doctor", help="diagnose failing authorization", description=_DESCRIPTION)
-    parser.add_argument("url", metavar="URL", help="the address of the MCP server, such as https://example.com/mcp")
+    examples = (
+        "  trunkline auth doctor https://example.org/mcp\n"
+        "  trunkline auth doctor https://mcp.internal/mcp --allow mcp.internal --token TOKEN_VARIABLE --json\n"
+    )
+    parser = _add_command(commands, "doctor", "diagnose failing authorization", _DESCRIPTION, examples, run=_run_doctor)
     parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")
     parser.add_argument(
         "--allow",
@@ -120,7 +139,6 @@ def _add_doctor(commands: Commands) -> None:
         metavar="FROM",
         help="also try a token: the name of the environment variable that holds it, or - for standard input",
     )
-    parser.set_defaults(run=_run_doctor)
 
 
 def _parse_seconds(text: str) -> float:
@@ -131,24 +149,13 @@ def _parse_seconds(text: str) -> float:
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
-    findings = asyncio.run(_examine(options, _read_token(options.token)))
+    findings = asyncio.run(_examine(options, read_token(options.token)))
+    failed = first_failed(findings)
     if options.json:
-        sys.stdout.write(f"{_as_json(options.url, findings)}\n")
+        Terminal().json({"url": strip_query(options.url), "failed": failed and failed.hop, "findings": findings})
     else:
         printing.print_findings(findings)
-    return EXIT_OK if first_failed(findings) is None else EXIT_FAILURE
-
-
-def _read_token(source: str | None) -> str | None:
-    """Read the token from its source; never from the command line, which every process on the machine can read."""
-    if source is None:
-        return None
-    token = (sys.stdin.readline() if source == "-" else os.environ.get(source, "")).strip()
-    if not _TOKEN.fullmatch(token):  # the value is not shown: it may be the token itself
-        raise ConfigError(
-            "--token takes the name of an environment variable that holds the token, or - for standard input"
-        )
-    return token
+    return EXIT_OK if failed is None else EXIT_FAILURE
 
 
 async def _examine(options: argparse.Namespace, token: str | None) -> list[Finding]:
@@ -163,16 +170,10 @@ async def _examine(options: argparse.Namespace, token: str | None) -> list[Findi
     return await examine(options.url, egress, timeout=options.timeout, token=token)
 
 
-def _as_json(url: str, findings: list[Finding]) -> str:
-    failed = first_failed(findings)
-    return to_json({"url": strip_query(url), "failed": failed and failed.hop, "findings": findings}).decode()
-
-
-def add_auth_commands(commands: Commands) -> None:
-    """Add the command `auth` and its subcommands."""
-    summary = "diagnose authorization; show and delete stored logins"
-    parser = commands.add_parser("auth", help=summary, description=f"{summary.capitalize()}.")
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands of `trunkline auth`."""
     below = parser.add_subparsers(title="commands", metavar="COMMAND")
     for add in (_add_doctor, _add_status, _add_logout):
         add(below)
+    parser.epilog = _EXAMPLES
     print_help_by_default(parser)

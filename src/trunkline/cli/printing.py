@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from trunkline.errors.text import printable
+from trunkline.cli.terminal import escape
 from trunkline.findings import Finding, Verdict
 
-__all__ = ["escape_control_characters", "print_findings"]
+__all__ = ["print_findings"]
 
 Write = Callable[[str, str, str], None]  # the margin, its style, the text
 
@@ -26,16 +26,11 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def _lines(finding: Finding) -> Iterator[str]:
-    yield f"{finding.hop}: {escape_control_characters(finding.seen)}"
+    yield f"{escape(finding.hop)}: {escape(finding.seen)}"
     if finding.clause:
-        yield f"Rule: {escape_control_characters(finding.clause)}"
+        yield f"Rule: {escape(finding.clause)}"
     if finding.mend:
-        yield f"Fix: {escape_control_characters(finding.mend)}"
-
-
-def escape_control_characters(text: str) -> str:
-    """Escape control characters of untrusted text, so that it cannot control the terminal."""
-    return printable(text, max_length=None)
+        yield f"Fix: {escape(finding.mend)}"
 
 
 def _writer() -> Write:

@@ -8,7 +8,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import re
 import sys
 import textwrap
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
@@ -20,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline.cli import printing
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, Commands, print_help_by_default
+from trunkline.cli.store_location import DEFAULT_PREFIX, is_redis_url, make_store, resolve_location
+from trunkline.cli.terminal import escape, escape_json
 from trunkline.errors import ConfigError, Conflict, StoreError, StoreUnusable
 from trunkline.findings import Finding
 from trunkline.wire.codec import DecodeError, json_decoder, to_json
@@ -29,13 +30,12 @@ if TYPE_CHECKING:
     from trunkline.stores.reader import StoreReader
     from trunkline.stores.store import Item, Lease, Store
 
-__all__ = ["add_store_commands"]
+__all__ = ["configure"]
 
 Run = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 """Runs a subcommand and returns the exit code."""
 
 _WIDTH: Final = 79  # of help
-_REDIS_URL: Final = re.compile(r"(rediss?|unix|rediss?\+sentinel)://")
 _EXIT_CODES: Final = """\
 exit codes:
   0  success; nothing needs attention
@@ -45,13 +45,20 @@ exit codes:
 _decode_any: Final[Callable[[bytes], Any]] = json_decoder(cast("Any", Any))
 
 
-def add_store_commands(commands: Commands) -> None:
-    """Add the command `store` and its subcommands."""
-    summary = "check, migrate, measure, export and back up a store"
-    parser = commands.add_parser("store", help=summary, description=f"{summary.capitalize()}.")
+_EXAMPLES: Final = """\
+examples:
+  trunkline store check state.db
+  trunkline store stats redis://localhost:6379
+  trunkline store backup state.db /backups/state.db
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands of `trunkline store`."""
     below = parser.add_subparsers(title="commands", metavar="COMMAND")
     for add in (_add_check, _add_migrate, _add_stats, _add_export, _add_backup):
         add(below)
+    parser.epilog = _EXAMPLES
     print_help_by_default(parser)
 
 
@@ -68,7 +75,7 @@ def _add_command(
         metavar="URL-OR-PATH",
         help="path of a SQLite file, a Redis URL, or env:NAME for the environment variable that holds it",
     )
-    parser.add_argument("--prefix", default="trunkline:", help="prefix of a store on Redis (trunkline:)")
+    parser.add_argument("--prefix", default=DEFAULT_PREFIX, help="prefix of a store on Redis (trunkline:)")
     if json is not None:
         parser.add_argument("--json", action="store_true", help=f"print {json} as one line of JSON")
     parser.set_defaults(run=partial(_run, run))
@@ -82,46 +89,15 @@ def _run(run: "Run", options: argparse.Namespace) -> int:
 # --- locations -------------------------------------------------------------------------------------------
 
 
-def _location(options: argparse.Namespace) -> str:
-    """Return the location that was given, from the environment if so asked."""
-    given: str = options.store
-    if not given.startswith("env:"):
-        return given
-    found = os.environ.get(given.removeprefix("env:"), "")
-    if not found:
-        raise ConfigError(f"the environment variable {given.removeprefix('env:')!r} is not set, or is empty")
-    return found
-
-
-def _is_redis(location: str) -> bool:
-    if _REDIS_URL.match(location):
-        return True
-    if "://" in location:
-        scheme = location.partition("://")[0]
-        raise ConfigError(f"no store has URLs that begin with {scheme}://; give a path, or a redis:// URL")
-    return False
-
-
 def _make_reader(options: argparse.Namespace) -> "StoreReader":
-    location = _location(options)
-    if _is_redis(location):
+    location = resolve_location(options.store)
+    if is_redis_url(location):
         from trunkline.stores.redis.reader import RedisReader
 
         return RedisReader(location, prefix=options.prefix)
     from trunkline.stores.sqlite.reader import SqliteReader
 
     return SqliteReader(Path(location))
-
-
-def _make_store(options: argparse.Namespace) -> "Store":
-    location = _location(options)
-    if _is_redis(location):
-        from trunkline.stores.redis.store import RedisStore
-
-        return RedisStore(location, prefix=options.prefix)
-    from trunkline.stores.sqlite.store import SqliteStore
-
-    return SqliteStore(location)
 
 
 @asynccontextmanager
@@ -229,7 +205,7 @@ async def _run_migrate(options: argparse.Namespace) -> int:
         raise StoreUnusable(f"{len(processes)} processes use the store {reader}; stop them before its schema changes")
     skipped = 0
     if not options.dry_run and (reader.pending or old):
-        skipped = await _migrate(_make_store(options), old)
+        skipped = await _migrate(make_store(options.store, options.prefix), old)
     if options.json:
         done = {"schema": reader.pending, "records": len(old) - skipped, "skipped": skipped}
         _print_json({"store": str(reader), "dryRun": options.dry_run, **done})
@@ -365,13 +341,13 @@ async def _run_export(options: argparse.Namespace) -> int:
     async with _opened(_make_reader(options)) as reader:
         with _output(options.output) as write:
             header = {"store": str(reader), "schema": reader.schema, "exported": reader.now}
-            write(to_json(header).decode() + "\n")
+            write(_to_line(header))
             async for item in reader.items():
                 if item.expires is None or item.expires > reader.now:
-                    write(to_json(_export_item(item, include_secrets=options.include_secrets)).decode() + "\n")
+                    write(_to_line(_export_item(item, include_secrets=options.include_secrets)))
             async for lease in reader.leases():
                 if lease.expires > reader.now:
-                    write(to_json(_export_lease(lease, include_secrets=options.include_secrets)).decode() + "\n")
+                    write(_to_line(_export_lease(lease, include_secrets=options.include_secrets)))
     return EXIT_OK
 
 
@@ -442,8 +418,8 @@ def _add_backup(commands: Commands) -> None:
 
 
 async def _run_backup(options: argparse.Namespace) -> int:
-    location = _location(options)
-    if _is_redis(location):
+    location = resolve_location(options.store)
+    if is_redis_url(location):
         raise ConfigError(
             "a store on Redis is backed up by Redis: run BGSAVE (or BGREWRITEAOF) and copy the file that it writes, "
             "or use a replica"
@@ -462,9 +438,14 @@ async def _run_backup(options: argparse.Namespace) -> int:
 
 
 def _print_json(value: object) -> None:
-    sys.stdout.write(to_json(value).decode() + "\n")
+    sys.stdout.write(_to_line(value))
+
+
+def _to_line(value: object) -> str:
+    """Return a value as a line of JSON that cannot control a terminal."""
+    return f"{escape_json(to_json(value).decode())}\n"
 
 
 def _write_lines(lines: "Iterator[str] | list[str]") -> None:
     for line in lines:
-        sys.stdout.write(f"{printing.escape_control_characters(line)}\n")
+        sys.stdout.write(f"{escape(line)}\n")

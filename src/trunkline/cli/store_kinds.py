@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.access.owner_id import owner_from_name
 from trunkline.server.idempotency.key import decode_entry
+from trunkline.server.resilience.breaker_states import BreakerRecord
 from trunkline.server.sessions.record import LAYOUT, SessionRecord, read_number, read_record, read_stream
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.store import Item
@@ -53,6 +54,9 @@ KINDS: Final = (
     Kind("tool permit", ["tool", _ANY, "slots", _ANY], _decode_text),
     Kind("tool ticket", ["tool", _ANY, "waiting", _ANY], bytes),
     Kind("DPoP proof", ["proofs", _ANY, _ANY], bytes),
+    Kind("rate bucket", ["rate", _ANY], float),
+    Kind("circuit breaker", ["breaker", _ANY], codec.json_decoder(BreakerRecord)),
+    Kind("server name", ["name", _ANY], codec.json_decoder(dict[str, str])),
 )
 """All kinds; the first one whose shape fits counts."""
 UNKNOWN: Final = Kind("unknown", [], bytes, secret=True)  # it may be anything

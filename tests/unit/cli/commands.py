@@ -1,11 +1,14 @@
-"""The command line in a child process."""
+"""The command line, in a child process and in this one."""
 
 import asyncio
 import os
 import sys
 from typing import NamedTuple
 
+import pytest
 from tests.limits import PATIENCE
+
+from trunkline.cli.main import main
 
 
 class Ended(NamedTuple):
@@ -30,3 +33,14 @@ async def trunkline(*arguments: str, stdin: str = "", environ: dict[str, str] | 
     )
     out, err = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE)
     return Ended(process.returncode or 0, out.decode(), err.decode())
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code, output and errors."""
+    capsys.readouterr()
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    said = capsys.readouterr()
+    return code, said.out, said.err

@@ -1,6 +1,7 @@
 """`trunkline auth status` and `trunkline auth logout`: stored logins, and their removal."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -82,3 +83,10 @@ def test_issuer_text_cannot_control_the_terminal(capsys: pytest.CaptureFixture[s
 
     assert main(["auth", "status", URL]) == 0
     assert "\\x1b[2J" in capsys.readouterr().out
+
+
+def test_findings_as_json_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["auth", "doctor", "http://127.0.0.1:1/\x9b2J", "--json"]) == 1
+    out = capsys.readouterr().out
+    assert "\x9b" not in out
+    assert json.loads(out)["url"] == "http://127.0.0.1:1/\x9b2J"

@@ -11,7 +11,7 @@ from tests.limits import PATIENCE
 from tests.unit.auth.auth_setup import auth_setup
 from tests.unit.cli.commands import trunkline
 
-from trunkline.cli.main import main
+from trunkline.cli.main import COMMANDS, main
 from trunkline.version import __version__
 
 
@@ -33,6 +33,21 @@ def test_help_lists_commands(capsys: pytest.CaptureFixture[str], arguments: list
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert [name for name in named if name not in said] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([name] for name in COMMANDS),
+        *(["auth", name] for name in ("doctor", "status", "logout")),
+        *(["store", name] for name in ("check", "migrate", "stats", "export", "backup")),
+    ],
+    ids=" ".join,
+)
+def test_help_has_examples(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert f"\n  trunkline {' '.join(words)}" in capsys.readouterr().out.partition("examples:")[2]
 
 
 @pytest.mark.parametrize(("arguments", "named"), [([], "auth"), (["auth"], "doctor")])

@@ -14,3 +14,8 @@ def test_untrusted_text_stays_on_its_line(capsys: pytest.CaptureFixture[str]) ->
         "         Rule: \\x9bc",
         "         Fix: \\u202ed é",
     ]
+
+
+def test_hop_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.print_findings([Finding("tool \x1b[31m\u202e", "ok", "seen")])
+    assert capsys.readouterr().out == "ok       tool \\x1b[31m\\u202e: seen\n"

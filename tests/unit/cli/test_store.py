@@ -21,7 +21,9 @@ from tests.unit.cli.commands import trunkline
 
 from trunkline.cli.main import main
 from trunkline.cli.store_kinds import KINDS
+from trunkline.errors import StoreUnavailable
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
+from trunkline.stores.redis.reader import RedisReader
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.shared_values import IDENTITY
 from trunkline.stores.sqlite import database
@@ -325,6 +327,14 @@ async def test_unreachable_redis_is_reported_without_its_password() -> None:
     assert "hunter2" not in done.err + done.out
 
 
+async def test_first_refused_connection_ends_the_wait_for_redis() -> None:
+    reader = RedisReader("redis://127.0.0.1:1", timeout=1000.0)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(StoreUnavailable, match="does not respond"):
+            await reader.open()
+        await reader.close()
+
+
 # --- migration ---------------------------------------------------------------------------------------
 
 
@@ -389,6 +399,13 @@ def test_schema_of_a_file_in_use_is_not_migrated(
 
 
 # --- usage -------------------------------------------------------------------------------------------
+
+
+async def test_exported_text_cannot_control_the_terminal(path: Path) -> None:
+    await put(SqliteStore(path), Put("session/1/position", '"\x9b2J"'.encode()))
+    export = await trunkline("store", "export", str(path))
+    assert "\x9b" not in export.out
+    assert json.loads(export.out.splitlines()[1])["value"] == "\x9b2J"
 
 
 async def test_export_to_a_file_is_private(path: Path, tmp_path: Path) -> None:
