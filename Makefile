@@ -4,11 +4,13 @@
 #                     follow a new seed each time, which is printed (SEED=… repeats a run)
 #   make test-minimum the core of the suite with the lowest versions of all dependencies that pyproject.toml allows
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
-#                                                                  or beside one of our own commits (BASE=…)
+#                                                                  and the way to a first call; or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
 #   make chaos   servers are killed, stopped, cut off and worse under 200 clients, time and again (DEPLOYMENT=all, file, workers, valkey or sentinel;
 #                SEED=…, CLIENTS=…, ROUNDS=…)
 #   make test-upgrade BASE=<commit>    the same with every other process of an older release, on one store
+#   make dist    sdist and wheel in dist/, checked and tried in empty environments (PYTHONS="python3.11 …"; RELEASE=1 also
+#                demands the tag of the version, its notes and all Pythons that the package names)
 #   make conformance, make conformance-old    the official suite, scenario by scenario; the second is suite 0.1.16
 PYTHON ?= python3
 VENV   := .venv
@@ -22,13 +24,13 @@ CORE    := tests/unit tests/property tests/contract tests/spec tests/attacks
 # The tests start hundreds of Python processes, each of which would otherwise compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-minimum test-upgrade check bench fuzz chaos rows docs conformance conformance-old clean
+.PHONY: demo test test-long test-minimum test-upgrade check bench fuzz chaos rows docs conformance conformance-old dist clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python $(PIP) --editable '.[auth,cli,http,redis,speed,dev]'
+	$(BIN)/python $(PIP) --editable '.[auth,cli,http,otel,redis,speed,dev]'
 	touch $@
 
 # Each peer lives in an environment of its own, so that its dependencies never meet ours.
@@ -72,7 +74,7 @@ test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.al
 $(MINIMUM)/.ready: pyproject.toml tools/minimum_versions.py
 	$(PYTHON) -m venv --clear $(MINIMUM)
 	$(PYTHON) tools/minimum_versions.py > $(MINIMUM)/constraints.txt
-	$(MINIMUM)/bin/python $(PIP) --constraint $(MINIMUM)/constraints.txt --editable '.[auth,cli,http,redis,speed,dev]'
+	$(MINIMUM)/bin/python $(PIP) --constraint $(MINIMUM)/constraints.txt --editable '.[auth,cli,http,otel,redis,speed,dev]'
 	touch $@
 
 test-minimum: $(MINIMUM)/.ready .cache/schemas/.ready
@@ -83,14 +85,17 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/python tools/generated.py --check
+	$(BIN)/python tools/public_api.py --check
 	$(BIN)/python tools/changelog.py --check
 
 docs: $(VENV)/.ready
+	$(BIN)/python tools/public_api.py
 	$(BIN)/python tools/generated.py
 	$(BIN)/python tools/changelog.py
 
 bench:
 	$(PYTHON) -m bench.run --python "$(PYTHON)" $(if $(BASE),--base "$(BASE)")
+	$(if $(BASE),,$(PYTHON) -m bench.first_steps --python "$(PYTHON)")
 
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz.run
@@ -111,5 +116,8 @@ conformance: $(PEERS)/node/.ready
 conformance-old: $(PEERS)/node/.ready
 	@$(BIN)/python -m tests.conformance.run --old
 
+dist:
+	$(PYTHON) tools/dist.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(RELEASE),--release)
+
 clean:
-	rm -rf $(VENV) $(PEERS) .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .cache dist .pytest_cache .ruff_cache .hypothesis

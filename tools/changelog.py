@@ -1,4 +1,5 @@
-"""Write CHANGELOG.md from the files in changes/: `make docs`. With --check, only compare.
+"""Write CHANGELOG.md from the files in changes/: `make docs`. With --check, only compare;
+--notes prints those of one release.
 
 Files directly in changes/ belong to the next release; a folder there is named after the release whose notes it holds.
 The first paragraph of a file becomes one entry. Needs Python alone, no environment.
@@ -36,11 +37,26 @@ def changelog(changes: Path) -> str:
     return "\n".join([HEAD, *parts])
 
 
+def release_notes(version: str | None) -> str | None:
+    """Return the notes of a release, or of the next one for None; None if it has no folder."""
+    folder = ROOT / "changes" if version is None else ROOT / "changes" / version
+    if not folder.is_dir():
+        return None
+    return f"# Trunkline {version or '(unreleased)'}\n\n" + "\n".join(entries(folder)) + "\n"
+
+
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write the page, or compare it, or print notes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date instead of writing it")
+    parser.add_argument(
+        "--notes", metavar="VERSION", nargs="?", const="", help="print the notes of a release, or the next"
+    )
     options = parser.parse_args()
+    if options.notes is not None:
+        notes = release_notes(options.notes or None)
+        print(notes or f"there is no folder changes/{options.notes}", end="" if notes else "\n")
+        return 0 if notes else 1
     page, text = ROOT / "CHANGELOG.md", changelog(ROOT / "changes")
     if options.check:
         if page.exists() and page.read_text("utf-8") == text:

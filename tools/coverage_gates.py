@@ -59,9 +59,8 @@ def gaps(files: Mapping[str, Any], part: str) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Print a table; the exit status is 1 when a gate fails."""
-    files = measure()["files"]
+def judge(files: Mapping[str, Any]) -> int:
+    """Print a table of the parts; return 1 if a gate fails."""
     parts = by_part(files)
     failed: list[str] = []
     print(f"{'part':<16}{'lines':>13}{'branches':>13}{'seen':>9}  gate")
@@ -83,4 +82,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judge(measure()["files"]))

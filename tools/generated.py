@@ -8,28 +8,45 @@ import ast
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from enum import Enum
+from itertools import groupby, pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import rows as acceptance
 from msgspec.structs import FieldInfo, astuple, fields
 
 import trunkline
-from trunkline import Client, Context, Server, config, errors, facts, http, testing
+from trunkline import Client, Context, Server, config, errors, facts, http, sampling, testing
+from trunkline.cli.hosts import HOSTS
 from trunkline.config import Settings
+from trunkline.errors import REFUSALS
+from trunkline.errors.refusals import REFUSALS_BY_KIND
+from trunkline.metrics.families import FAMILIES
 from trunkline.protocol.error_codes import CODES
 from trunkline.protocol.error_kinds import KINDS, ErrorKind, ReportedAs
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
 from trunkline.protocol.methods import METHODS, Method, Side, TimeLimit
+from trunkline.protocol.profiles import PROFILES, Profile
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import DIALECTS
 from trunkline.protocol.tasks import TASKS, TERMINAL, TaskState
 from trunkline.registry import options as registry_options
+from trunkline.sampling import http_provider
 from trunkline.server import options as server_options
 from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS as CHANGED
+from trunkline.server.resilience.breaker_states import TRANSITIONS, BreakerState
+from trunkline.server.resilience.breaker_states import Signal as BreakerSignal
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # for the parameters of tests
+
+from tests.interop import test_client as official_servers  # noqa: E402
+from tests.interop import test_mcp_client as official_clients  # noqa: E402
+
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 GROUP = re.compile(r"^    # (?P<title>.+)\n", re.MULTILINE)
 COMMENT = re.compile(r"^    (?P<name>\w+): [^#\n]*(?:# (?P<comment>.+))?$", re.MULTILINE)
@@ -98,6 +115,8 @@ ARGUMENTS: dict[type, dict[str, str]] = {
         "expose_errors": "Sets the setting of the same name: whether peers see the exceptions of handlers.",
         "auth": "A `ResourceServer`, which authenticates HTTP requests by access tokens.",
         "store": "A `SqliteStore`, `RedisStore` or `MemoryStore` (the default). The server opens and closes it.",
+        "sampling": "A [provider](../how-to/sampling.md) that answers `ctx.sample` for clients that cannot.",
+        "receipts": "A `Receipts`, which writes a [receipt](../how-to/receipts.md) of every call.",
         "tools": "Whether to declare the capability. The default is to declare it if there are tools.",
         "resources": "Whether to declare the capability. The default is to declare it if there are resources.",
         "prompts": "Whether to declare the capability. The default is to declare it if there are prompts.",
@@ -113,7 +132,10 @@ ARGUMENTS: dict[type, dict[str, str]] = {
         "lifespan": "An async context manager function of the server, entered before the first connection and left at "
         "the end. Handlers find its value at `ctx.lifespan`.",
         "features": "The protocol features of the server. The default is all of them.",
-        "compat": 'A compatibility profile: `"erlmcp"` is for clients that follow the founding documents.',
+        "validator": "A function that compiles input schemas, to [use another JSON Schema library]"
+        "(../how-to/types.md#use-another-json-schema-library).",
+        "compat": 'A [compatibility profile](../how-to/erlmcp-profile.md): `"erlmcp"` is for clients that follow the '
+        "founding documents.",
         "clock": "The clock. Tests pass a `ManualClock`.",
     },
     Client: {
@@ -124,19 +146,30 @@ ARGUMENTS: dict[type, dict[str, str]] = {
         "title": "A display name.",
         "settings": "The [settings](settings.md).",
         "revision": "The newest protocol revision to negotiate.",
-        "sampling": "A function that answers sampling requests of the server.",
-        "sampling_tools": "Whether that function supports tools.",
+        "sampling": "A function or a [provider](../how-to/sampling.md) that answers sampling requests of the server.",
+        "sampling_tools": "Whether that function supports tools. The default is what a provider supports.",
         "elicitation": "A function that answers elicitation forms of the server.",
         "open_url": "A function that asks the user to visit a URL.",
         "roots": "The roots that the client exposes to the server.",
         "on_log": "A function that receives log messages of the server.",
         "log_level": "The minimum severity of log messages to request.",
         "on_failed": "A function that is called when the client stops reconnecting.",
+        "on_phase": "A function that is called with the phase when the connection is lost, and when there is another.",
         "experimental": "Experimental capabilities to declare.",
         "extensions": "Protocol extensions to declare, each with its settings (`{}` for none).",
         "observers": "Observers of [facts](#facts). They replace the default, which logs failures.",
+        "compat": 'A [compatibility profile](../how-to/erlmcp-profile.md): `"erlmcp"` is for servers that follow the '
+        "founding documents.",
         "clock": "The clock. Tests pass a `ManualClock`.",
     },
+}
+
+
+SAMPLING_ARGUMENTS = {
+    "model": "the name of a model, a `Model`, or a list of these, from which the preferences of a request choose",
+    "api_key": "the key, or a function, plain or async, that returns it; an empty text sends none",
+    "base_url": "the address of the API; for another server with the same API",
+    "timeout": "seconds for one message, with all attempts; None: no limit",
 }
 
 
@@ -212,6 +245,20 @@ def fact_table() -> str:
         for kind in kinds
     ]
     return table(["fact", "members, besides `connection` and `at`", "meaning"], rows)
+
+
+def sampling_names() -> str:
+    """Return a table of the names in `trunkline.sampling`."""
+    names = sampling.__all__
+    return table(["name", "description"], [(f"`{name}`", sentence(getattr(sampling, name))) for name in names])
+
+
+def sampling_arguments() -> str:
+    """Return a table of the constructor arguments of `OpenAI`, and of the options that all providers share."""
+    signature = inspect.signature(sampling.OpenAI).parameters.values()
+    rows = [(f"`{p.name}`", SAMPLING_ARGUMENTS[p.name]) for p in signature if p.kind is not p.VAR_KEYWORD]
+    shared = [(name, meaning) for name, _, meaning in _options(http_provider, "ProviderOptions")]
+    return table(["argument", "meaning"], [*rows, *shared])
 
 
 def testing_names() -> str:
@@ -362,6 +409,24 @@ def reserved_kinds() -> str:
     return table(["kind", "founding number", "why"], rows)
 
 
+def refusals() -> str:
+    """Return a table of the refusals."""
+    rows = [
+        (info.code, f"`{info.name}`", info.http_status, info.retry.value, info.message, info.hint)
+        for info in REFUSALS.values()
+    ]
+    return table(["code", "name", "HTTP status", "repeat", "message", "hint"], rows)
+
+
+def guard_refusals() -> str:
+    """Return a table of the error kinds that name the number of a refusal."""
+    kinds: dict[int, list[str]] = {}
+    for kind, code in REFUSALS_BY_KIND.items():
+        kinds.setdefault(int(code), []).append(f"`{kind}`")
+    rows = [(code, f"`{REFUSALS[code].name}`", ", ".join(names)) for code, names in sorted(kinds.items())]
+    return table(["`data.refusal.code`", "name", "kinds"], rows)
+
+
 # --- design/lifecycle.md ------------------------------------------------------------------------
 
 
@@ -391,6 +456,32 @@ def founding() -> str:
     return table(["ours", "phase of the plan", "state of the architecture", "state of the diagram"], rows)
 
 
+# --- how-to/erlmcp-profile.md -------------------------------------------------------------------
+
+
+def profile() -> str:
+    """Return a table of the fields of the profile, with their comments and values."""
+    source, found = inspect.getsource(Profile), PROFILES["erlmcp"]
+    rows = [
+        (f"`{m['name']}`", m["comment"], _profile_value(getattr(found, m["name"])))
+        for m in COMMENT.finditer(source)
+        if m["comment"]
+    ]
+    return table(["field", "meaning", "value"], rows)
+
+
+def _profile_value(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case frozenset():
+            return ", ".join(f"`{item}`" for item in sorted(value))
+        case Enum():
+            return f"`{value.value}`"
+        case _:
+            return f"`{value}`"
+
+
 # --- design/tasks.md ----------------------------------------------------------------------------
 
 
@@ -405,6 +496,20 @@ def tasks() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, *ends, "```", ""])
 
 
+# --- how-to/resilience.md -----------------------------------------------------------------------
+
+
+def breaker() -> str:
+    """The state diagram of circuit breakers, without the changes by hand."""
+    by_hand = {BreakerSignal.OPENED_BY_HAND, BreakerSignal.CLOSED_BY_HAND}
+    lines = [f"    [*] --> {BreakerState.CLOSED.name}"]
+    for state, row in TRANSITIONS.items():
+        lines += [
+            f"    {state.name} --> {after.name}: {s.name.lower()}" for s, after in row.items() if s not in by_hand
+        ]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
+
+
 def task_statuses() -> str:
     """Return a table of the task statuses by dialect."""
     rows = [
@@ -414,9 +519,99 @@ def task_statuses() -> str:
     return table(["state", *(dialect.value for dialect in DIALECTS)], [*rows, failed])
 
 
+# --- reference/acceptance.md --------------------------------------------------------------------
+
+
+def acceptance_rows() -> str:
+    """Return a table of the acceptance rows of each section, with the tests that show them."""
+    sections = acceptance.read_rows((acceptance.TESTS / "rows.txt").read_text("utf-8"))
+    shown = acceptance.find_tests(acceptance.TESTS)
+    pages = [
+        f"### {title}\n\n" + table(["row", "subject", "shown by"], [_acceptance_row(row, shown) for row in rows])
+        for title, rows in sections.items()
+    ]
+    return "\n".join(pages)
+
+
+def _acceptance_row(row: acceptance.Row, shown: acceptance.Shown) -> tuple[str, str, str]:
+    tests = groupby(sorted(set(shown.get(row.ident, ()))), key=lambda test: test.file)
+    files = [f"{file}: " + ", ".join(f"`{test.name}`" for test in found) for file, found in tests]
+    return row.ident, row.subject, "<br>".join(files) or f"open: {row.open_because}"
+
+
+# --- reference/interoperability.md --------------------------------------------------------------
+
+
+def peers() -> str:
+    """Return a table of the SDKs of the interoperability tests, with their transports and revisions."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for side, cells in (("client", official_clients.CELLS), ("server", official_servers.CELLS)):
+        for peer, transport, revision, _ in cells:
+            spoken = rows.setdefault((f"{peer.name}, {side}", transport), [])
+            if revision.value not in spoken:
+                spoken.append(revision.value)
+    shown = [(name, transport, ", ".join(spoken)) for (name, transport), spoken in rows.items()]
+    return table(["SDK", "transport", "revisions"], shown)
+
+
+def interoperability(cells: Iterable[tuple[Any, str, Revision, str]]) -> str:
+    """Return a table of methods and capabilities by revision, with the transports and the number of SDKs of each."""
+    counted: dict[str, dict[Revision, Counter[str]]] = {}
+    for _, transport, revision, cell in cells:
+        counted.setdefault(cell, {}).setdefault(revision, Counter())[transport] += 1
+    rows = [
+        (f"`{cell}`", *(_transports(by_revision.get(revision, Counter())) for revision in Revision))
+        for cell, by_revision in counted.items()
+    ]
+    return table(["method or capability", *(revision.value for revision in Revision)], rows)
+
+
+def _transports(counted: Counter[str]) -> str:
+    return ", ".join(f"{transport} {count}" for transport, count in counted.items()) or NONE
+
+
+def hosts() -> str:
+    """Return a table of the hosts that `trunkline install` knows."""
+    folders = {"home": "~", "appdata": "%APPDATA%", "config": "~/.config", "codex": "~/.codex", "claude": "~"}
+
+    def place(template: str | None) -> str:
+        return "the same" if template is None else f"`{template.format_map(folders)}`"
+
+    rows = [
+        (
+            f"`{name}`",
+            host.title,
+            place(host.linux),
+            place(host.mac),
+            place(host.windows),
+            f"`[{host.section}.NAME]`" if host.toml else f"`{host.section}`",
+            NONE if host.url is None else f"`{host.url}`",
+        )
+        for name, host in HOSTS.items()
+    ]
+    return table(("`--host`", "host", "file on Linux", "on macOS", "on Windows", "section", "an address is in"), rows)
+
+
 def revisions() -> str:
     """Return a list of the supported revisions."""
     return "".join(f"- {revision.value}\n" for revision in Revision)
+
+
+# --- how-to/metrics.md --------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """Return a table of all metrics."""
+    rows = [
+        (
+            f"`{family.name}`",
+            family.kind,
+            ", ".join(f"`{label}`" for label in (*family.labels, *(["worker"] if family.per_worker else []))) or NONE,
+            family.help,
+        )
+        for family in FAMILIES.values()
+    ]
+    return table(["metric", "type", "labels", "description"], rows)
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -430,6 +625,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "api-http-request": http_request,
     "api-http-response": lambda: members(http.Response),
     "api-facts": fact_table,
+    "api-sampling": sampling_names,
+    "api-sampling-arguments": sampling_arguments,
     "api-testing": testing_names,
     "settings": settings,
     "methods": methods,
@@ -439,11 +636,21 @@ PARTS: dict[str, Callable[[], str]] = {
     "error-codes": error_codes,
     "kinds": kinds,
     "reserved-kinds": reserved_kinds,
+    "refusals": refusals,
+    "guard-refusals": guard_refusals,
     "lifecycle": lifecycle,
     "staying": staying,
     "founding": founding,
+    "profile": profile,
     "tasks": tasks,
+    "breaker": breaker,
     "task-statuses": task_statuses,
+    "acceptance-rows": acceptance_rows,
+    "interoperability-peers": peers,
+    "interoperability-server": lambda: interoperability(official_clients.CELLS),
+    "interoperability-client": lambda: interoperability(official_servers.CELLS),
+    "hosts": hosts,
+    "metrics": metrics,
     "revisions": revisions,
 }
 

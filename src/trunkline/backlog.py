@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from trunkline.fdlimit import DescriptorReserve
 
-__all__ = ["DescriptorsExhausted", "ListenerClosed", "accept_pending"]
+__all__ = ["DescriptorsExhausted", "ListenerClosed", "accept_pending", "is_listening"]
 
 _MAX_ACCEPTS: Final = 64  # accepted connections per turn of the loop
 _EXHAUSTED_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -26,7 +26,7 @@ class ListenerClosed(Exception):
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(
             f"the listener at {_address(listener)} has ended: its socket was shut down or closed; "
-            "no connections are accepted there until the server is started again"
+            "no connections are accepted there until it is restarted"
         )
 
 
@@ -50,6 +50,15 @@ def accept_pending(listener: socket.socket, reserve: DescriptorReserve) -> Itera
         yield connection
         if is_reserved:
             raise DescriptorsExhausted
+
+
+def is_listening(listener: socket.socket) -> bool:
+    """Return whether a socket still listens. An event loop reports nothing for a descriptor that was closed under
+    it."""
+    try:
+        return listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
+    except OSError as error:
+        return error.errno not in _CLOSED_ERRNOS
 
 
 def _is_shut_down(listener: socket.socket) -> bool:

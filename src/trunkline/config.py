@@ -12,9 +12,10 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
+from inspect import get_annotations
 from math import isfinite
 from os import PathLike
-from typing import Any, Final, Literal, cast, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -24,13 +25,25 @@ from trunkline.errors.suggestions import closest_match, did_you_mean
 
 __all__ = [
     "CertificateFiles",
+    "HealthDetails",
+    "LogFormat",
+    "LogLevel",
+    "LogPrincipals",
     "OnDuplicate",
+    "Secret",
+    "SettingSource",
     "Settings",
     "UnixSocketAccess",
     "browser_commands",
     "environment_values",
+    "has_log_variable",
     "inherited_environment",
+    "manifests_folder",
+    "pins_file",
     "proxy_for",
+    "read_log_variable",
+    "read_settings",
+    "secret_variable",
     "system_program",
     "take_environment",
     "tokens_folder",
@@ -38,6 +51,10 @@ __all__ = [
 
 OnDuplicate = Literal["error", "replace", "warn"]
 UnixSocketAccess = Literal["owner", "group", "all"]
+HealthDetails = Literal["off", "local", "all"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+LogPrincipals = Literal["plain", "hashed", "off"]
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -47,6 +64,9 @@ MIN_KEY_BYTES: Final = 32  # bytes: the size of the keys derived from it
 _PREFIX: Final = "TRUNKLINE_"
 _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
 _KEYS: Final = "state_keys"
+_SECRETS: Final = frozenset({_KEYS, "metrics_token"})
+_MIN_TOKEN: Final = 16  # characters: a token that cannot be guessed is longer
+_TOKEN_SYNTAX: Final = rf"[!-~]{{{_MIN_TOKEN},}}"
 # Kubernetes sets such variables in every pod if a service is called "trunkline": TRUNKLINE_SERVICE_HOST,
 # TRUNKLINE_PORT_8000_TCP_ADDR.
 _SERVICE_LINK: Final = r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$"
@@ -61,9 +81,10 @@ _YES_NO: Final = {
     "off": False,
 }
 _OFF: Final = frozenset({"", "none", "off"})
+_LOG_VARIABLE: Final = f"{_PREFIX}LOG"
 
 
-class _Secret(str):
+class Secret(str):
     """A string that hides its value in its repr, so that logs and tracebacks do not show it."""
 
     __slots__ = ()
@@ -133,7 +154,19 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Workers, and health checks of HTTP servers.
     worker_timeout: float | None = 30.0  # without a heartbeat, before a worker is killed and replaced
-    health: bool = True  # serve /livez and /readyz, besides the endpoint
+    health: bool = True  # serve /livez, /readyz and /healthz, besides the endpoint
+    health_details: HealthDetails = "off"  # who sees the components at /healthz; "local": callers on this machine
+
+    # Metrics of a server.
+    metrics: bool = False  # collect metrics, and serve them over HTTP at /metrics, besides the endpoint
+    metrics_token: str | None = None  # bearer token for /metrics; None: the authentication of the endpoint, if any
+
+    # Rate limits of a server, such as "100/s", "600/min" or "10/s burst 50"; processes that share a store share them.
+    server_rate: str | None = None  # requests of all clients
+    principal_rate: str | None = None  # requests of one principal, or of one address without a principal
+    session_rate: str | None = None  # requests of one session or connection; HTTP has none from 2026-07-28 on
+    tool_rate: str | None = None  # calls of one tool, unless it has a `rate` of its own
+    http_rate: str | None = None  # HTTP requests of one principal or address; status 429 before the message is read
 
     # Tasks.
     max_tasks: int = 1000  # running in one process; further ones are refused
@@ -161,8 +194,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     backoff_first: float = 1.0  # before the second attempt, doubled before each further one; the first is immediate
     backoff_longest: float = 30.0
     backoff_jitter: float = 0.1  # random share added to a delay, so that clients do not reconnect at once
-    restart_intensity: int = 5  # restarts per period, of connections and of workers; one more is an error
+    restart_intensity: int = 5  # restarts per period, of connections, listeners and workers; one more is an error
     restart_period: float = 60.0
+    restart_pause: float | None = 300.0  # before a degraded listener is tried again; None: only by hand
+    retry_rate: str | None = "1/s burst 10"  # retries of requests that the server refused for their rate; None: none
     max_heard: int = 1024  # unread notifications of one reader; the oldest are dropped first
     max_list_pages: int = 1000  # of one list that is read to its end; a longer list is refused
     max_list_items: int = 100_000  # of one list, likewise
@@ -178,9 +213,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     unsent_high: int = 4 * MIB  # unsent bytes at which reading stops
     unsent_limit: int = 64 * MIB  # unsent bytes at which the connection of a slow reader is closed
 
+    # Logging of a server process to standard error.
+    log_level: LogLevel | None = None  # None: as the program configures it; from "info" on, one line for each request
+    log_format: LogFormat = "text"
+    log_principals: LogPrincipals = "plain"  # in the log of requests: their subject, a digest, or nothing
+    log_probes: bool = False  # log pings, too
+
     # Crash dumps.
     crash_folder: str | None = None  # folder for crash dumps, readable by the owner only; None: no dumps
     crash_dumps: int = 10  # kept in the folder; the oldest are deleted first
+
+    # Introspection.
+    control_folder: str | None = "auto"  # of the sockets for `trunkline ps`; "auto": of the user, for listening servers
+    slow_call: float | None = None  # after which a call is logged with its stack
 
     # Lists, content and handlers of a server.
     page_size: int = 1000  # large, since some hosts read the first page only
@@ -195,6 +240,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_file: int | None = 32 * MIB  # bytes of a file resource; a larger file is refused unread
     file_read_budget: int = 64 * MIB  # bytes of files being read at once; further reads wait
     max_threads: int = 32  # for synchronous handlers
+    max_processes: int = 4  # for tools with `process=True`; each process of a server has its own
     on_duplicate: OnDuplicate = "error"
     expose_errors: bool | None = None  # peers see exceptions of handlers; None: in-process peers only
 
@@ -204,7 +250,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not default:
                 force_setattr(self, name, _kinds()[name].validate(name, value))
-        force_setattr(self, _KEYS, tuple(_Secret(key) for key in self.state_keys))
+        force_setattr(self, _KEYS, tuple(Secret(key) for key in self.state_keys))
         if self.page_size > self.max_page_size:
             raise ConfigError(f"page_size {self.page_size} is above max_page_size {self.max_page_size}")
         if self.unsent_high > self.unsent_limit:
@@ -230,6 +276,33 @@ class Settings(Struct, frozen=True, kw_only=True):
         return cls(**found)
 
 
+class SettingSource(NamedTuple):
+    """The value of a setting, and where it was set."""
+
+    value: Any
+    source: str  # such as "TRUNKLINE_WORK_TIMEOUT" or "trunkline.toml"
+
+
+def read_settings(
+    path: str | PathLike[str] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> dict[str, SettingSource]:
+    """Return the settings that a file, the environment and the flags of a command line set, with their sources; later
+    sources win. Raises `ConfigError` for an unknown setting or a value that is not allowed."""
+    found = {} if path is None else {name: SettingSource(value, str(path)) for name, value in _load_file(path).items()}
+    environ = os.environ if environ is None else environ
+    for name, value in _load_environment(environ).items():
+        variable = f"{_PREFIX}{name.upper()}"
+        found[name] = SettingSource(value, variable if variable in environ else _LOG_VARIABLE)
+    for name, text in (flags or {}).items():
+        _check_name(f"unknown setting {name!r}", name)
+        flag = f"--{name.replace('_', '-')}"
+        found[name] = SettingSource(_kinds()[name].parse(flag, text), flag)
+    return found
+
+
 class CertificateFiles(Struct, frozen=True):
     """PEM files with the certificate of a server, for `tls=`. A listener loads them again when they change.
 
@@ -252,7 +325,7 @@ class CertificateFiles(Struct, frozen=True):
         if password is not None:
             if not isinstance(password, str):
                 raise MisuseError(f"password= of CertificateFiles is a text, not of type {type(password).__name__}")
-            force_setattr(self, "password", _Secret(password))
+            force_setattr(self, "password", Secret(password))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -270,6 +343,7 @@ class _SettingKind(Struct, frozen=True):
     least: float | None  # None: above 0
     most: float | None
     secret: bool  # messages do not show its value
+    rate: bool  # a text that states a rate
 
     @classmethod
     def of(cls, name: str, annotation: Any) -> "_SettingKind":
@@ -284,7 +358,8 @@ class _SettingKind(Struct, frozen=True):
             choices=choices,
             least=_SMALLEST_MESSAGE if sized else 0 if name in _MAY_BE_ZERO else None,
             most=_LARGEST_MESSAGE if sized else None,
-            secret=name == _KEYS,
+            secret=name in _SECRETS,
+            rate=name.endswith("_rate"),
         )
 
     def validate(self, name: str, value: Any) -> Any:
@@ -292,7 +367,7 @@ class _SettingKind(Struct, frozen=True):
         if value is None and self.may_be_none:
             return None
         if self.secret:
-            return _validate_keys(name, value)
+            return _validate_keys(name, value) if self.type is tuple else _validate_token(name, value)
         if self.type is tuple and isinstance(value, list | tuple | set | frozenset):
             value = tuple(cast("Iterable[Any]", value))
         if not self._fits(value):
@@ -306,6 +381,8 @@ class _SettingKind(Struct, frozen=True):
             return isinstance(value, tuple) and all(
                 isinstance(item, str) and item for item in cast("tuple[Any, ...]", value)
             )
+        if self.rate:
+            return _is_rate(value)
         if self.type is str:
             return isinstance(value, str) and (value in self.choices if self.choices else bool(value))
         if self.type is bool or isinstance(value, bool):
@@ -317,6 +394,10 @@ class _SettingKind(Struct, frozen=True):
     def _describe_allowed(self) -> str:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
+        if self.rate:
+            from trunkline.token_bucket import RATE_EXAMPLES
+
+            return RATE_EXAMPLES
         if self.type is str:
             return "the path of a folder, as text"
         if self.type is tuple:
@@ -334,6 +415,8 @@ class _SettingKind(Struct, frozen=True):
             return self.validate(variable, tuple(part.strip() for part in text.split(",") if part.strip()))
         if self.may_be_none and self.type is not bool and text.lower() in _OFF:
             return None
+        if self.secret:
+            return self.validate(variable, text)
         if self.type is bool:
             allowed, value = f"one of {', '.join(_YES_NO)}", _YES_NO.get(text.lower())
         else:
@@ -352,7 +435,18 @@ class _SettingKind(Struct, frozen=True):
 @cache
 def _kinds() -> Mapping[str, _SettingKind]:
     """Return the kind of each setting; most servers use the defaults and need none."""
-    return {name: _SettingKind.of(name, Settings.__annotations__[name]) for name in Settings.__struct_fields__}
+    annotations = get_annotations(Settings)
+    return {name: _SettingKind.of(name, annotations[name]) for name in Settings.__struct_fields__}
+
+
+def _is_rate(value: Any) -> bool:
+    from trunkline.token_bucket import parse_rate  # imported here: few servers limit rates
+
+    try:
+        parse_rate(value)
+    except MisuseError:
+        return False
+    return True
 
 
 def _validate_keys(name: str, keys: Any) -> tuple[str, ...]:
@@ -365,6 +459,15 @@ def _validate_keys(name: str, keys: Any) -> tuple[str, ...]:
         if not isinstance(key, str) or len(key.encode()) < MIN_KEY_BYTES:
             raise ConfigError(f"{name}[{position}] must be a string of at least {MIN_KEY_BYTES} bytes")
     return tuple(cast("list[str]", keys))
+
+
+def _validate_token(name: str, token: Any) -> str:
+    """Return a valid bearer token; raise `ConfigError` without showing it."""
+    if not isinstance(token, str) or not re.fullmatch(_TOKEN_SYNTAX, token):
+        raise ConfigError(
+            f"{name} must be a text of at least {_MIN_TOKEN} characters that a header can have, without spaces"
+        )
+    return Secret(token)
 
 
 def _check_name(problem: str, name: str) -> None:
@@ -404,6 +507,12 @@ def take_environment(names: Iterable[str]) -> dict[str, str]:
 def environment_values() -> list[str]:
     """Return the values of environment variables that may be secrets, so that crash dumps can redact them."""
     return [value for name, value in os.environ.items() if name not in _INHERITED and not name.startswith("LC_")]
+
+
+def secret_variable(name: str) -> Secret | None:
+    """Return the secret in an environment variable; None if it is unset or blank."""
+    value = os.environ.get(name, "").strip()
+    return Secret(value) if value else None
 
 
 def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
@@ -461,6 +570,20 @@ def _in_network(host: str, network: str) -> bool:
 
 def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
     """Return the folder of the token store, by the convention of the platform."""
+    return os.path.join(_state_folder(environ, platform), "tokens")
+
+
+def pins_file(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
+    """Return the file of the pin store, by the convention of the platform."""
+    return os.path.join(_state_folder(environ, platform), "pins.json")
+
+
+def manifests_folder(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
+    """Return the folder of the lists that a gateway has read, by the convention of the platform."""
+    return os.path.join(_state_folder(environ, platform), "manifests")
+
+
+def _state_folder(environ: Mapping[str, str] | None, platform: str) -> str:
     found = os.environ if environ is None else environ
     if platform == "win32":
         named, default = found.get("LOCALAPPDATA", ""), ("AppData", "Local")
@@ -470,7 +593,7 @@ def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.
         named, default = found.get("XDG_STATE_HOME", ""), (".local", "state")
     if not os.path.isabs(named):  # XDG: ignore relative paths
         named = os.path.join(os.path.expanduser("~"), *default)
-    return os.path.join(named, "trunkline", "tokens")
+    return os.path.join(named, "trunkline")
 
 
 def browser_commands(environ: Mapping[str, str] | None = None) -> str:
@@ -498,16 +621,42 @@ def _load_file(path: str | PathLike[str]) -> dict[str, Any]:
     return {name: _kinds()[name].validate(f"{path}: {name}", value) for name, value in found.items()}
 
 
+def read_log_variable(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the settings that TRUNKLINE_LOG states: a level, a format, or both, such as "info,json"."""
+    text = (os.environ if environ is None else environ).get(_LOG_VARIABLE, "")
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip().lower() for part in text.split(","))):
+        name = next((name for name in ("log_level", "log_format") if part in _kinds()[name].choices), None)
+        if name is None or name in found:
+            levels, formats = (", ".join(_kinds()[name].choices) for name in ("log_level", "log_format"))
+            raise ConfigError(
+                f"{_LOG_VARIABLE} must be a level ({levels}), a format ({formats}) or both, such as info,json; "
+                f"not {text!r}"
+            )
+        found[name] = part
+    return found if "log_level" in found or not found else {"log_level": "info", **found}
+
+
+def has_log_variable() -> bool:
+    """Return whether TRUNKLINE_LOG is set."""
+    return _LOG_VARIABLE in os.environ
+
+
 def _load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {f"{_PREFIX}{name.upper()}": name for name in _kinds()}
     for variable in sorted(environ):
+        if variable == _LOG_VARIABLE:
+            continue
         if variable.startswith(_PREFIX) and variable not in known and not re.search(_SERVICE_LINK, variable):
             name = closest_match(variable.removeprefix(_PREFIX).lower(), _kinds())
             meant = "" if name is None else f". Did you mean {_PREFIX}{name.upper()}?"
             message = f"the environment variable {variable} is not a setting and is ignored{meant}"
             warnings.warn(message, stacklevel=3)  # at the call of Settings.load
     return {
-        name: _kinds()[name].parse(variable, environ[variable])
-        for variable, name in known.items()
-        if variable in environ
+        **read_log_variable(environ),
+        **{
+            name: _kinds()[name].parse(variable, environ[variable])
+            for variable, name in known.items()
+            if variable in environ
+        },
     }

@@ -22,6 +22,7 @@ from typing import Final, Protocol, TypeVar
 
 from trunkline.config import tokens_folder
 from trunkline.errors import StoreError
+from trunkline.file_lock import try_lock
 
 __all__ = ["FileTokens", "MemoryTokens", "TokenStore"]
 
@@ -115,7 +116,7 @@ class FileTokens:
         pause = _MIN_LOCK_POLL
         try:
             async with asyncio.timeout(self._patience):
-                while not _try_lock(descriptor):
+                while not try_lock(descriptor):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _MAX_LOCK_POLL)
         except TimeoutError:
@@ -273,25 +274,3 @@ async def _run_to_completion(work: Callable[[], T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([doing])
         raise
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(descriptor: int) -> bool:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
