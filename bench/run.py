@@ -34,7 +34,7 @@ from bench.sampling import samples
 from bench.tables import markdown, replaced
 from bench.workloads import BASE, BASES, ROWS, TARGETS, Row, against_base, base_of
 
-NOT_COMPARED = ("client", "sessions", "stores", "workers", "throughput")
+NOT_COMPARED = ("client", "sessions", "stores", "workers", "throughput", "busiest")
 """With a base: a client has no script of its own there, memory has one sample, stores and workers are compared with
 each other."""
 
@@ -167,7 +167,12 @@ def in_process(interpreter: str) -> tuple[list[dict[str, Any]], bool]:
     """Print the figures within one process; return the rates, and whether a bar is missed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rates.json"
-        programs = [["bench.inprocess", str(path)], ["bench.stores"]]  # as modules: scripts would see ours as packages
+        programs = [  # as modules: scripts would see ours as packages
+            ["bench.inprocess", str(path)],
+            ["bench.stores"],
+            ["bench.observers"],
+            ["bench.overload"],
+        ]
         missed = [subprocess.run([interpreter, "-m", *one], cwd=ROOT, check=False).returncode != 0 for one in programs]
         return json.loads(path.read_text("utf-8")) if path.exists() else [], any(missed)
 

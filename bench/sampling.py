@@ -10,10 +10,11 @@ from bench.authentication import TOKEN
 from bench.driver import ClientProcess, Sample, ServerProcess
 from bench.http_driver import HttpServerProcess
 from bench.valkey import store_option
-from bench.workers import WorkersProcess
+from bench.workers import Figure, WorkersProcess
 from bench.workloads import TARGETS, Row
 
 BATCH_US = 25_000  # CPU time that a batch aims at: some 2,000 calls of ours, some 30 of `mcp`
+WORKERS_BATCH_US = 400_000  # many calls for each worker: at the end of a batch not all of them have one
 CLIENT_BATCH_US = 200_000  # long enough to include node's garbage collection, which does not run within every few calls
 
 Command = Sequence[str]
@@ -27,7 +28,9 @@ def samples(row: Row, name: str, command: Command, batches: int) -> Iterator[Sam
 def _environment(row: Row, name: str) -> dict[str, str]:
     own = TARGETS[name].tools if name in TARGETS else None
     verified = {"BENCH_VERIFIED": "1"} if name in TARGETS and TARGETS[name].verified else {}
-    return os.environ | {"BENCH_TOOLS": str(row.tools if own is None else own)} | verified
+    guard = TARGETS[name].guard if name in TARGETS else None
+    guarded = {} if guard is None else {"BENCH_GUARD": guard}
+    return os.environ | {"BENCH_TOOLS": str(row.tools if own is None else own)} | verified | guarded
 
 
 def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
@@ -59,16 +62,19 @@ def _with_workers(row: Row, name: str, command: Command, batches: int) -> Iterat
     target = TARGETS[name]
     with _kept(name, command) as kept:
         env = _environment(row, name) | kept | {"BENCH_WORKERS": str(target.workers)}
-        timed = row.how == "throughput"
-        with WorkersProcess(command, env, workers=target.workers, carried=target.carried, timed=timed) as server:
-            yield from _asked(row, server, batches)
+        figure = _FIGURES[row.how]
+        batch_us = BATCH_US if figure == "cpu" else WORKERS_BATCH_US
+        with WorkersProcess(command, env, workers=target.workers, carried=target.carried, figure=figure) as server:
+            yield from _asked(row, server, batches, batch_us)
 
 
-def _asked(row: Row, server: ServerProcess | HttpServerProcess, batches: int) -> Iterator[Sample]:
+def _asked(
+    row: Row, server: ServerProcess | HttpServerProcess, batches: int, batch_us: float | None = None
+) -> Iterator[Sample]:
     question = row.asked
     server.ask(question, row.warm_up, row.window)
     warm = server.ask(question, row.warm_up, row.window)
-    count = max(int(BATCH_US / warm.cost), 2 * row.window, 4)
+    count = max(int((batch_us or BATCH_US) / warm.cost), 2 * row.window, 4)
     for _ in range(batches):
         yield server.ask(question, count, row.window)
 
@@ -99,6 +105,7 @@ def _holding(row: Row, name: str, command: Command, _: int) -> Iterator[Sample]:
         yield Sample((server.memory() - before) / row.window / 1024, 0)
 
 
+_FIGURES: Final[Mapping[str, Figure]] = {"workers": "cpu", "throughput": "elapsed", "busiest": "busiest"}
 _HOW: Final[Mapping[str, Callable[[Row, str, Command, int], Iterator[Sample]]]] = {
     "stdio": _over_stdio,
     "client": _as_client,
@@ -108,4 +115,5 @@ _HOW: Final[Mapping[str, Callable[[Row, str, Command, int], Iterator[Sample]]]] 
     "sessions": _holding,
     "workers": _with_workers,
     "throughput": _with_workers,
+    "busiest": _with_workers,
 }

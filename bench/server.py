@@ -2,9 +2,17 @@
 
 import os
 import sys
+from typing import Any
 
 from peers.handlers import add, echo, echo_sync, extra, extra_names, greet, item, static
-from trunkline import Context, Server
+from trunkline import Context, Server, Settings
+
+GUARDS: dict[str, Any] = {
+    "": {},
+    "rate": {"rate": "1000000/s"},
+    "breaker": {"breaker": True},
+    "overload": {"rate": "100/s"},
+}
 
 if os.environ.get("BENCH_VERIFIED"):
     from authentication import auth
@@ -17,10 +25,12 @@ elif place := os.environ.get("BENCH_STORE"):
         from trunkline.stores.sqlite.store import SqliteStore as Kept
 
     server = Server("bench", store=Kept(place))
+elif rate := os.environ.get("BENCH_HTTP_RATE"):
+    server = Server("bench", settings=Settings(http_rate=rate))
 else:
     server = Server("bench")
 for tool in (echo, echo_sync, add):
-    server.add_tool(tool)
+    server.add_tool(tool, **GUARDS[os.environ.get("BENCH_GUARD", "")])
 server.add_tool(echo, name="echo_task", task=True)
 
 

@@ -23,6 +23,7 @@ class Target:
     stateless: str | None = None  # over HTTP, without sessions: the revision that each request names
     verified: bool = False  # over HTTP: the server requires a token, and the driver has one
     keeps: Literal["file", "valkey"] | None = None  # over HTTP: the store for durable data
+    guard: Literal["rate", "breaker"] | None = None  # of each tool
     workers: int = 0  # over HTTP: so many processes on one port; 0: the one, without a supervisor
     carried: bool = False  # over HTTP: the owner of each session is another worker than the one of its connection
 
@@ -73,7 +74,9 @@ class Row:
     window: int = 1
     warm_up: int = 250  # requests, twice, before the measurement
     tools: int = 0  # at least so many; a server has its own few anyway
-    how: Literal["stdio", "client", "http", "stores", "subscribers", "sessions", "workers", "throughput"] = "stdio"
+    how: Literal["stdio", "client", "http", "stores", "subscribers", "sessions", "workers", "throughput", "busiest"] = (
+        "stdio"
+    )
     unit: str = "µs"  # of CPU time, except for throughput
     regression: float = MAX_REGRESSION  # beside an earlier commit: at most so many times as expensive
 
@@ -91,6 +94,9 @@ TARGETS = {
     "trunkline, no extras": Target("server.py", "trunkline-plain"),
     "trunkline, five lines": Target("five_lines.py", "trunkline"),
     "trunkline, uvicorn": Target("asgi_server.py", "trunkline"),
+    "trunkline, gateway": Target("gateway.py", "trunkline"),
+    "trunkline, modern, gateway": Target("gateway.py", "trunkline", stateless="2026-07-28"),
+    "fastmcp, proxy": Target("peers/fastmcp_proxy.py", "fastmcp"),
     "bare": Target("peers/bare.py", "bare"),
     "turbomcp": Target("peers/turbomcp_server.py", "turbomcp"),
     "mcp": Target("peers/mcp_server.py", "mcp"),
@@ -103,12 +109,18 @@ TARGETS = {
     "trunkline, modern": Target("server.py", "trunkline", stateless="2026-07-28"),
     "trunkline, verified": Target("server.py", "trunkline", verified=True),
     "trunkline, modern, verified": Target("server.py", "trunkline", stateless="2026-07-28", verified=True),
+    "trunkline, rate limit": Target("server.py", "trunkline", guard="rate"),
+    "trunkline, breaker": Target("server.py", "trunkline", guard="breaker"),
+    "trunkline, modern, rate limit": Target("server.py", "trunkline", stateless="2026-07-28", guard="rate"),
+    "trunkline, modern, breaker": Target("server.py", "trunkline", stateless="2026-07-28", guard="breaker"),
     "trunkline, SQLite": Target("server.py", "trunkline", keeps="file"),
     "trunkline, modern, SQLite": Target("server.py", "trunkline", stateless="2026-07-28", keeps="file"),
     "trunkline, Valkey": Target("server.py", "trunkline", keeps="valkey"),
     "trunkline, modern, Valkey": Target("server.py", "trunkline", stateless="2026-07-28", keeps="valkey"),
     "trunkline, 1 worker": Target("server.py", "trunkline", workers=1),
     "trunkline, 2 workers": Target("server.py", "trunkline", workers=2),
+    "bare, 1 process": Target("peers/bare_workers.py", "bare", workers=1),
+    "bare, 2 processes": Target("peers/bare_workers.py", "bare", workers=2),
     "trunkline, 2 workers, carried": Target("server.py", "trunkline", workers=2, carried=True),
     "trunkline, 2 workers, Valkey": Target("server.py", "trunkline", workers=2, keeps="valkey"),
     "trunkline, 2 workers, Valkey, carried": Target("server.py", "trunkline", workers=2, keeps="valkey", carried=True),
@@ -125,12 +137,27 @@ TARGETS = {
     "typescript client": Target("clients/typescript_client.mjs", "node", line="stdio"),
 }
 BASES = {"trunkline, uvicorn": BASE_UVICORN, "trunkline": BASE}
+SPEED_UP = (
+    Bar("cheaper", 1.85, "trunkline, 1 worker", ours="trunkline, 2 workers"),
+    Bar(
+        "cheaper", 1.85, "bare, 1 process", ours="bare, 2 processes", gate=False
+    ),  # the control: what the machine allows
+)
 CLIENT_BARS = (
     Bar("cheaper", 5, "mcp client", ours="trunkline client"),
     Bar("at most", 1, "typescript client", ours="trunkline client"),
     Bar("at most", 1, "typescript client", ours="trunkline client", by="median"),
 )
 HTTP_CLIENT_BARS = (Bar("cheaper", 6, "mcp client, HTTP", ours="trunkline client, HTTP"),)
+
+GUARDED = ("trunkline", "trunkline, rate limit", "trunkline, breaker")
+MODERN_GUARDED = ("trunkline, modern", "trunkline, modern, rate limit", "trunkline, modern, breaker")
+
+
+def _guard_bars(off: str, *guarded: str) -> tuple[Bar, ...]:
+    """The most that a rate limit and a circuit breaker may add to a call: 2 µs each."""
+    return tuple(Bar("above", 2, off, ours=ours, paired=True) for ours in guarded)
+
 
 KEPT = ("trunkline", "trunkline, SQLite", "trunkline, Valkey")
 MODERN_KEPT = ("trunkline, modern", "trunkline, modern, SQLite", "trunkline, modern, Valkey")
@@ -357,6 +384,32 @@ ROWS = (
         window=32,
         how="http",
     ),
+    Row("async echo with a rate limit or a breaker, one at a time", ECHO, GUARDED, _guard_bars(*GUARDED)),
+    Row("async echo with a rate limit or a breaker, 64 in flight", ECHO, GUARDED, _guard_bars(*GUARDED), window=64),
+    Row(
+        "http echo with a rate limit or a breaker, 32 connections",
+        ECHO,
+        GUARDED,
+        _guard_bars(*GUARDED),
+        window=32,
+        how="http",
+    ),
+    Row(
+        "http modern echo with a rate limit or a breaker, 32 connections",
+        ECHO,
+        MODERN_GUARDED,
+        _guard_bars(*MODERN_GUARDED),
+        window=32,
+        how="http",
+    ),
+    Row(
+        "http echo through a gateway, 32 connections",
+        ECHO,
+        ("trunkline, gateway", "trunkline, modern, gateway", "trunkline", "fastmcp, proxy"),
+        (Bar("cheaper", 10, "fastmcp, proxy", ours="trunkline, gateway"),),
+        window=32,
+        how="http",
+    ),
     Row(
         "http 1 MB echo",
         ECHO_1MB,
@@ -412,11 +465,20 @@ ROWS += (
     Row(
         "workers: time for a call of 1 to 2 ms, 16 at once",
         _call("burn"),
-        ("trunkline, 1 worker", "trunkline, 2 workers"),
-        (Bar("cheaper", 1.85, "trunkline, 1 worker", ours="trunkline, 2 workers"),),
+        ("trunkline, 1 worker", "trunkline, 2 workers", "bare, 1 process", "bare, 2 processes"),
+        SPEED_UP,
         window=16,
         warm_up=64,
         how="throughput",
+    ),
+    Row(
+        "workers: CPU of the busiest process for a call of 1 to 2 ms, 16 at once",
+        _call("burn"),
+        ("trunkline, 1 worker", "trunkline, 2 workers", "bare, 1 process", "bare, 2 processes"),
+        SPEED_UP,
+        window=16,
+        warm_up=64,
+        how="busiest",
     ),
     Row(
         "workers: a call, local or carried, 32 at once",

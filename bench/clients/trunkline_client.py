@@ -1,6 +1,5 @@
 """Our client, measured: `trunkline_client.py stdio|tcp|http|memory PYTHON RAW_SERVER`."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.clients.batches import obey
 from bench.peers.handlers import echo as echo_tool
 
+import trunkline
 from trunkline import Client, Server
 
 
@@ -37,4 +37,4 @@ async def main(line: str, *server: str) -> None:
         raw.terminate()
 
 
-asyncio.run(main(*sys.argv[1:]))
+trunkline.run(main(*sys.argv[1:]))

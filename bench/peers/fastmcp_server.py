@@ -1,4 +1,7 @@
-"""The benchmark's server on fastmcp, with its defaults."""
+"""The benchmark's server on fastmcp, with its defaults; under overload with its own rate limit."""
+
+import os
+import sys
 
 from fastmcp import FastMCP
 from fastmcp.tools import Tool
@@ -13,4 +16,12 @@ server.resource("bench://static")(static)
 server.resource("bench://item/{id}")(item)
 server.prompt(greet)
 
-server.run("stdio", show_banner=False)
+if os.environ.get("BENCH_GUARD") == "overload":
+    from fastmcp.server.middleware.rate_limiting import RateLimitingMiddleware
+
+    server.add_middleware(RateLimitingMiddleware(max_requests_per_second=100, burst_capacity=100))
+
+if sys.argv[1] == "stdio":
+    server.run("stdio", show_banner=False)
+else:
+    server.run("http", port=int(sys.argv[2]), show_banner=False)
