@@ -18,8 +18,14 @@ from tests.transcripts import check_transcript
 import trunkline
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
 
+# Here, before the tests of the pages import them.
+pytest.register_assert_rewrite(*(f"tests.interop.{name}" for name in ("client_capabilities", "client_probes", "host")))
+
 ROOT = Path(__file__).parent
-UNCOUNTED = {"attacks", "authorization", "browser", "chaos", "conformance", "docs", "faults", "http1", "interop"}
+UNCOUNTED = {
+    *("attacks", "authorization", "browser", "chaos", "conformance"),
+    *("docs", "faults", "fuzz", "http1", "interop", "model", "property"),
+}
 """Folders with tests of whole programs: other tests cover the logic, and coverage measurement costs time."""
 
 SEED = 20_260_728

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,8 +22,9 @@ class HttpPeer:
         self._ids = iter(range(1, 1000))
         self._last: str | None = None  # id of the last event received
 
-    async def open(self) -> None:
-        info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
+    async def open(self, capabilities: Mapping[str, Any] | None = None) -> None:
+        client = {"name": "by hand", "version": "1"}
+        info = {"protocolVersion": "2025-11-25", "capabilities": capabilities or {}, "clientInfo": client}
         async with self._post("initialize", info, id=next(self._ids)) as response:
             self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
         async with self._post("notifications/initialized", {}) as response:

@@ -14,6 +14,7 @@ import pytest
 
 import trunkline
 import trunkline.auth
+import trunkline.sampling
 
 ROOT = Path(__file__).parents[1]
 MAX_PACKAGES = 3  # besides our own
@@ -88,6 +89,32 @@ except ConfigError as error:
     assert told == "a store on Redis needs the package hiredis: pip install 'trunkline[redis]'\n"
 
 
+def test_sampling_providers_are_imported_on_use() -> None:
+    program = """
+import sys
+from trunkline import Client, Server
+server = Server("light")
+Client(server, elicitation=print)
+print([name for name in sys.modules if name.startswith("trunkline.sampling")])
+Client(server, sampling=print)
+print([name for name in sys.modules if name.startswith("trunkline.sampling")])
+"""
+    assert run(sys.executable, "-c", program) == "[]\n['trunkline.sampling', 'trunkline.sampling.provider']\n"
+
+
+def test_missing_http_extra_names_package() -> None:
+    program = """
+from trunkline.errors import MisuseError
+from trunkline.sampling import MockModel, OpenAI
+MockModel()
+try:
+    OpenAI("m", api_key="")
+except MisuseError as error:
+    print(error)
+"""
+    assert without_extras(program) == "OpenAI needs the library httptools: pip install 'trunkline[http]'\n"
+
+
 def cpu_of(imports: str) -> float:
     """Seconds, user and system, that a fresh interpreter has used after these imports."""
     paths = [str(ROOT / "src"), str(Path(msgspec.__file__).parents[1])]
@@ -105,7 +132,9 @@ def test_import_cost_is_bounded() -> None:
     assert ours <= MAX_RATIO * yardstick, f"{ours * 1000:.0f} ms against {yardstick * 1000:.0f} ms"
 
 
-@pytest.mark.parametrize(("package", "name"), [(trunkline, "Server"), (trunkline.auth, "Jwt")])
+@pytest.mark.parametrize(
+    ("package", "name"), [(trunkline, "Server"), (trunkline.auth, "Jwt"), (trunkline.sampling, "OpenAI")]
+)
 def test_public_name_is_imported_on_first_use(package: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = getattr(package, name)
     monkeypatch.delitem(vars(package), name)

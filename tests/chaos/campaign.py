@@ -18,7 +18,6 @@ from tests.chaos.raw_player import RawPlayer
 
 __all__ = ["Recovery", "recoveries", "run"]
 
-_PARTIAL: Final = frozenset[Kind]({"kill", "stop", "clock", "forge"})
 _END: Final = FaultInjection("death", 0, 0.0)
 _REST: Final = 1.0  # seconds that it continues after the last fault
 
@@ -27,6 +26,7 @@ class Recovery(Struct, frozen=True):
     """The duration of recovery from a fault, in seconds."""
 
     kind: Kind
+    stop: float | None  # of a graceful stop: until the processes had ended; the rest of `back` is the start of others
     back: float  # until all processes were ready
     first: float | None  # until the first response; None: another fault came before it
     whole: float | None  # until every client had a response
@@ -121,7 +121,7 @@ def recoveries(
     """
     found: list[Recovery] = []
     for number, one in enumerate(fault_periods):
-        since = one.at if one.kind in _PARTIAL else one.over
+        since = one.at if one.partial else one.over
         until = fault_periods[number + 1].at if number + 1 < len(fault_periods) else float("inf")
         firsts: dict[str, float] = {}
         for when, who in answers:
@@ -129,5 +129,6 @@ def recoveries(
                 firsts.setdefault(who, when)
         first = min(firsts.values(), default=None)
         whole = max(firsts.values()) if len(firsts) == len(names) else None
-        found.append(Recovery(one.kind, one.over - one.at, first and first - one.at, whole and whole - one.at))
+        stop = None if one.stopped is None else one.stopped - one.at
+        found.append(Recovery(one.kind, stop, one.over - one.at, first and first - one.at, whole and whole - one.at))
     return found

@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 from typing import TypedDict
 
+from msgspec.structs import replace
 from tests.chaos import faulty_servers, faulty_stores, stepped_clock
 from tests.chaos.effects import Boards, EffectsLog
 from tests.chaos.plan import LIMIT, token_of
@@ -62,9 +63,8 @@ def deployment(store: Store, path: Path) -> Server:
     """The server; its tools write to the effects file."""
     effects, boards = Effects(path), Boards(path.with_suffix(".boards"))
     known = {token_of(name): Principal(name) for name in (f"c{number:03}" for number in range(MOST_CLIENTS))}
-    server = Server(
-        "deployment", store=store, settings=Settings.load(), auth=ResourceServer(StaticTokens(known)), compat="erlmcp"
-    )
+    settings = replace(Settings.load(), work_timeout=90.0)  # also for the profile that raw clients request
+    server = Server("deployment", store=store, settings=settings, auth=ResourceServer(StaticTokens(known)))
     _simple(server, effects)
     _tasks(server, effects)
 

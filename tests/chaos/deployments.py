@@ -23,7 +23,7 @@ from tests.chaos.forger import forged_messages
 from tests.chaos.full_disk import full_disk
 from tests.chaos.history import FaultPeriod
 from tests.chaos.network import Network, open_network
-from tests.chaos.plan import Fault, FaultInjection, Plan
+from tests.chaos.plan import Fault, FaultInjection, Kind, Plan
 from tests.chaos.stepped_clock import BACK, FORWARD
 from tests.contract.valkey import Valkey, sentinel, started
 from tests.faults.processes import RunningServer
@@ -43,6 +43,7 @@ _LOOK = 0.02  # seconds between two polls
 _DROPPED = 0.5  # the share of connections to Valkey that break while the others stay
 _ALL = 0.5  # the share of graceful stops, and of wrong clocks, that concern all processes, and not one of them
 _LAST_WRITE = 1000  # bytes that Valkey writes at most before its disk is full
+_PARTIAL = frozenset[Kind]({"kill", "stop", "clock", "forge"})  # others serve meanwhile
 _DRAIN_OVERRAN = EXIT_CODES["DrainPendingRequests"]
 _SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0.05}
 
@@ -61,6 +62,7 @@ class Deployment(ABC):
         self.fault_periods: list[FaultPeriod] = []
         self.complaints: list[str] = []
         self.url = ""
+        self._stopped: float | None = None  # when the last graceful stop had ended
 
     def serve(self, port: int, *options: str, **settings: Any) -> RunningServer:
         """Start a process."""
@@ -81,10 +83,17 @@ class Deployment(ABC):
         """Inject a fault, and wait until all processes are ready again."""
         at = time.monotonic()
         log.count_fault()
+        self._stopped = None
         pids = await self.perform(injection)
         await self.ready()
         log.back = time.monotonic()
-        self.fault_periods.append(FaultPeriod(injection.kind, at, log.back, tuple(pids)))
+        partial = injection.kind in _PARTIAL or (injection.kind == "term" and not self.stops_as_a_whole(injection))
+        self.fault_periods.append(FaultPeriod(injection.kind, at, log.back, tuple(pids), self._stopped, partial))
+
+    def stops_as_a_whole(self, injection: FaultInjection) -> bool:
+        """Return whether a graceful stop concerns all processes, and not one of them."""
+        del injection
+        return True
 
     async def ready(self) -> None:
         """Wait until all processes are ready."""
@@ -95,6 +104,7 @@ class Deployment(ABC):
         long.
         """
         code, _ = served.stop(PATIENCE)
+        self._stopped = time.monotonic()
         if code not in {0, _DRAIN_OVERRAN}:
             self.complaints.append(f"exit code {code} after SIGTERM: {served.said()}")
 
@@ -188,6 +198,10 @@ class Workers(OneProcess):
         """Return whether all workers are ready."""
         return super().is_ready() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
 
+    def stops_as_a_whole(self, injection: FaultInjection) -> bool:
+        """Return whether the supervisor stops, and not one worker."""
+        return injection.who < _ALL
+
     async def perform(self, injection: FaultInjection) -> Sequence[int]:
         """Inject a fault into one worker, or all of them."""
         workers = sorted(children(self._served.process.pid))
@@ -198,7 +212,7 @@ class Workers(OneProcess):
                 for worker in workers:
                     _signal(worker, signal.SIGKILL)
                 return workers
-            case "term" if injection.who < _ALL:
+            case "term" if self.stops_as_a_whole(injection):
                 await super().perform(injection)
                 return workers
             case "term":
@@ -206,6 +220,7 @@ class Workers(OneProcess):
                 async with asyncio.timeout(PATIENCE):
                     while pid in children(self._served.process.pid):
                         await asyncio.sleep(_LOOK)
+                self._stopped = time.monotonic()
             case "full":
                 await self.fill_disk(workers, self._port, injection.lasts)
                 return ()
@@ -243,6 +258,11 @@ class OverValkey(Deployment):
     def is_ready(self) -> bool:
         """Return whether all of them listen."""
         return all(served.listens() and _ready(served.port) for served in self._served)
+
+    def stops_as_a_whole(self, injection: FaultInjection) -> bool:
+        """Return False: one process stops at a time."""
+        del injection
+        return False
 
     async def perform(self, injection: FaultInjection) -> Sequence[int]:
         """Inject a fault into a process, Valkey, or the connection between them."""

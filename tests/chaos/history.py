@@ -67,6 +67,8 @@ class FaultPeriod(Struct, frozen=True):
     at: float
     over: float
     pids: tuple[int, ...] = ()  # the processes that it ended or suspended
+    stopped: float | None = None  # of a graceful stop: when the processes had ended, before others start
+    partial: bool = False  # other processes serve meanwhile
 
 
 class History(Struct, frozen=True):

@@ -106,7 +106,7 @@ class RawPlayer(BasePlayer):
             case "notifications/progress":
                 self.log.record_owned(self.part.name, params["progressToken"])
                 self.progress[params["progressToken"]].append(int(params["progress"]))
-            case "notifications/resources/updated":
+            case "notifications/resources/updated" | "resources/updated":
                 self.told_of(params["uri"])
                 self.looking.set()
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import aiohttp
 from tests.chaos.campaign_log import CampaignLog
-from tests.chaos.plan import ClientPlan, token_of
+from tests.chaos.plan import FIRST_WITH_TASKS, ClientPlan, token_of
+from tests.founding import REQUESTED
 
 __all__ = ["Lost", "Session"]
 
@@ -88,7 +89,8 @@ class Session:
     async def open(self) -> None:
         """Open the session; once the server has confirmed it, it stays the only one."""
         client = {"name": self._part.name, "version": "1"}
-        params = {"protocolVersion": self._part.revision, "capabilities": {}, "clientInfo": client}
+        capabilities = REQUESTED if self._part.revision >= FIRST_WITH_TASKS else {}  # for their tasks
+        params = {"protocolVersion": self._part.revision, "capabilities": capabilities, "clientInfo": client}
         while not self._session:
             try:
                 async with self._post("initialize", params) as response:

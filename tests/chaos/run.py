@@ -91,7 +91,7 @@ def _report(history: History, recovered: list[Recovery], took: float) -> None:
     again = sum(saw.again for saw in history.observations)
     print(f"  {len(history.effects)} effects, {again} asked for again, {len(history.readings)} updates heard")
     for kind in dict.fromkeys(one.kind for one in recovered):
-        for name in ("back", "first", "whole"):
+        for name in ("stop", "back", "first", "whole"):
             times = sorted(value for one in recovered if one.kind == kind and (value := getattr(one, name)) is not None)
             if times:
                 told = f"{times[len(times) // 2]:.2f} s in the middle, {times[-1]:.2f} s at most ({len(times)})"

@@ -11,6 +11,7 @@ from tests.chaos.plan import ClientPlan, Deployment, Fault, FaultInjection, Kind
 
 SEED = 20_260_728
 SHORT = 1.0  # seconds: the leases of few clients
+LONG = 60.0  # seconds: leases that do not expire while a busy machine has no time for a process
 CAMPAIGNS = 5  # at most, until a defective store has done harm in one of them
 LATE = (
     "was not told",
@@ -34,7 +35,8 @@ async def test_killed_server_loses_and_repeats_nothing_for_few_clients(
     deployment: Deployment, kind: Kind, tmp_path: Path
 ) -> None:
     injection = (FaultInjection(kind, answers=40, after=0.0),)
-    history, _ = await run(Plan(SEED, plan(SEED, clients=10, rounds=0).parts, injection, deployment), tmp_path)
+    planned = Plan(SEED, plan(SEED, clients=10, rounds=0).parts, injection, deployment, LONG)
+    history, _ = await run(planned, tmp_path)
     assert violations(history) == []
     assert [period.kind for period in history.fault_periods][:1] == [kind]
 

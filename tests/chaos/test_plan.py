@@ -44,13 +44,13 @@ def test_recovery_time_starts_at_the_fault_unless_another_follows() -> None:
     deaths = [FaultPeriod("death", at, at + 1.0) for at in (10.0, 20.0, 30.0)]
     answers = [(9.0, "a"), (10.5, "a"), (12.0, "a"), (13.0, "b"), (14.0, "a"), (22.0, "b"), (32.0, "b"), (33.0, "a")]
     assert recoveries(deaths, answers, ["a", "b"]) == [
-        Recovery("death", 1.0, 2.0, 3.0),
-        Recovery("death", 1.0, 2.0, None),
-        Recovery("death", 1.0, 2.0, 3.0),
+        Recovery("death", None, 1.0, 2.0, 3.0),
+        Recovery("death", None, 1.0, 2.0, None),
+        Recovery("death", None, 1.0, 2.0, 3.0),
     ]
-    assert recoveries(deaths[:1], [], ["a"]) == [Recovery("death", 1.0, None, None)]
+    assert recoveries(deaths[:1], [], ["a"]) == [Recovery("death", None, 1.0, None, None)]
 
 
 def test_recovery_time_of_one_process_uses_answers_of_others() -> None:
-    stop = FaultPeriod("stop", 10.0, 12.0)
-    assert recoveries([stop], [(10.5, "a"), (11.0, "b")], ["a", "b"]) == [Recovery("stop", 2.0, 0.5, 1.0)]
+    term = FaultPeriod("term", 10.0, 12.0, stopped=10.25, partial=True)
+    assert recoveries([term], [(10.5, "a"), (11.0, "b")], ["a", "b"]) == [Recovery("term", 0.25, 2.0, 0.5, 1.0)]

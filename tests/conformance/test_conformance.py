@@ -18,7 +18,7 @@ WITH_WORKERS = {  # one run of the suite each
 }
 
 
-@pytest.mark.row("Z08")
+@pytest.mark.row("Z08", "PH51", "PH61")
 @pytest.mark.parametrize(("revision", "scenario"), SERVER)
 def test_conformance_server_passes(revision: str, scenario: str, server_run: Callable[[str], Run]) -> None:
     checks = server_run(revision).checks.get(scenario)
@@ -48,7 +48,7 @@ async def test_conformance_server_passes_with_a_worker_per_request(
                 }
 
 
-@pytest.mark.row("Z08")
+@pytest.mark.row("Z08", "PH51", "PH61")
 @pytest.mark.parametrize(("revision", "scenario"), CLIENT)
 def test_conformance_client_passes(revision: str, scenario: str, tmp_path: Path) -> None:
     outcome = play(scenario, revision, tmp_path)

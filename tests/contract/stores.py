@@ -6,7 +6,9 @@ from urllib.parse import quote
 
 from tests.contract.valkey import valkey
 
+from trunkline.facts import Observers
 from trunkline.stores.memory import MemoryStore
+from trunkline.stores.observed import ObservedStore
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Held, Lease, Store
@@ -17,6 +19,7 @@ Make = Callable[[Path, ManualClock], Store]
 STORES: dict[str, Make] = {
     "memory": lambda folder, clock: MemoryStore(clock=clock),
     "faulty": lambda folder, clock: FaultyStore(SqliteStore(folder / "store.db", clock=clock)),
+    "observed": lambda folder, clock: ObservedStore(SqliteStore(folder / "store.db", clock=clock), Observers()),
     "sqlite": lambda folder, clock: SqliteStore(folder / "store.db", clock=clock),
     "redis": lambda folder, clock: RedisStore(valkey().url, prefix=f"{quote(str(folder))}:", clock=clock),
 }

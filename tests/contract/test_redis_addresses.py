@@ -107,7 +107,7 @@ async def test_tls_requires_a_trusted_certificate(tmp_path: Path) -> None:
         where, prefix = f"rediss://localhost:{port}", f"{quote(str(tmp_path))}:"
         await use(RedisStore(where, prefix=prefix, tls=client_tls()))
         with pytest.raises(StoreUnavailable, match="certificate"):
-            await RedisStore(where, prefix=prefix, patience=0.3).open()
+            await RedisStore(where, prefix=prefix, patience=3.0).open()
 
 
 async def test_sentinels_name_the_current_master(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_server_that_is_not_master_yet_is_not_used(tmp_path: Path) -> None
     replica = started(tmp_path / "replica", replicaof=f"127.0.0.1 {valkey().port}")
     watcher = sentinel(tmp_path / "sentinel", "main", replica.port)
     with pytest.raises(StoreUnavailable, match=f"{replica.port} is not the master of main yet"):
-        await RedisStore(f"redis+sentinel://127.0.0.1:{watcher.port}/main", patience=0.3).open()
+        await RedisStore(f"redis+sentinel://127.0.0.1:{watcher.port}/main", patience=3.0).open()
     for server in (watcher, replica):
         server.kill()
 
@@ -151,14 +151,14 @@ async def test_silent_sentinel_leaves_time_for_the_next(tmp_path: Path) -> None:
     async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
         port = silent.sockets[0].getsockname()[1]
         where = f"redis+sentinel://127.0.0.1:{port},127.0.0.1:{watcher.port}/main"
-        await use(RedisStore(where, prefix=f"{quote(str(tmp_path))}:", patience=0.6))
+        await use(RedisStore(where, prefix=f"{quote(str(tmp_path))}:", patience=6.0))
     watcher.kill()
 
 
 async def test_unknown_service_is_reported(tmp_path: Path) -> None:
     watcher = sentinel(tmp_path, "main", valkey().port)
     with pytest.raises(StoreUnavailable, match="does not know other"):
-        await RedisStore(f"redis+sentinel://127.0.0.1:{watcher.port}/other", patience=0.3).open()
+        await RedisStore(f"redis+sentinel://127.0.0.1:{watcher.port}/other", patience=3.0).open()
     with pytest.raises(StoreUnavailable, match="no sentinel names a master"):
-        await RedisStore("redis+sentinel://127.0.0.1:1/main", patience=0.3).open()
+        await RedisStore("redis+sentinel://127.0.0.1:1/main", patience=3.0).open()
     watcher.kill()

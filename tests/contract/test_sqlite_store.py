@@ -13,7 +13,7 @@ from tests.contract.connections import until
 from tests.contract.stores import SharedStore, lease
 from tests.limits import PATIENCE
 
-from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
+from trunkline.errors import ConfigError, NotExecuted, StoreUnavailable, StoreUnusable
 from trunkline.stores.sqlite import database, writer
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.sqlite.writer import CHANGE_HISTORY, SWEEP_BATCH
@@ -148,7 +148,7 @@ async def test_locked_file_times_out(path: Path) -> None:
     done = await asyncio.gather(
         *(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(3)), return_exceptions=True
     )
-    assert [type(outcome) for outcome in done] == [StoreUnavailable] * 3
+    assert [type(outcome) for outcome in done] == [NotExecuted] * 3
     assert "locked by another process" in str(done[0])
     assert await store.get(KEY) is None  # reads do not block
     other.execute("ROLLBACK")

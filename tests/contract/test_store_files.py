@@ -193,7 +193,7 @@ async def test_file_without_permission_is_refused(public: Path, mode: int, folde
     public.chmod(folder_mode)
     said = await asyncio.to_thread(open_unprivileged, path)
     public.chmod(0o755)
-    assert said.startswith(("StoreUnusable ", "StoreUnavailable "))
+    assert said.startswith(("StoreUnusable ", "NotExecuted "))
     user = UNPRIVILEGED if os.geteuid() == 0 else os.geteuid()
     assert f"let user {user} " + advice.format(path=path, folder=public) in said
 
@@ -225,7 +225,7 @@ def test_full_and_read_only_disks_are_reported_and_heal(tmp_path: Path) -> None:
     assert said["read"] == "kept"
     assert said["healed"] == "True"
     assert said["read-only"] == (
-        f"StoreUnavailable {store} cannot be written: its file system is read-only; mount it for writing"
+        f"NotExecuted {store} cannot be written: its file system is read-only; mount it for writing"
     )
     assert said["read-only new"].startswith(
         f"StoreUnavailable the store {disk / 'new.db'} cannot be created: Read-only file system"

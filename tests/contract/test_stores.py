@@ -566,6 +566,42 @@ async def test_acquire_commits_its_writes_under_the_token_of_the_lease(store: St
     assert version > held.token
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+async def test_commit_with_one_wrong_version_writes_nothing(store: Store, wrong: int, *, fenced: bool) -> None:
+    fence = lease(await store.acquire("session/1", "us", 10)) if fenced else None
+    version = await store.commit([Put(KEY, b"old"), Put("session/1/b", b"old")], fence=fence)
+    expected = [ABSENT if number == wrong else version for number in range(2)]
+    writes = [
+        Put("session/1/any", b"new"),
+        Delete("session/1/c", version if wrong == 2 else ABSENT),
+        Put("session/1/b", b"new", version=expected[0]),
+        Put(KEY, b"new", version=expected[1]),
+    ]
+    with pytest.raises(Conflict) as caught:
+        await store.commit(writes, fence=fence)
+    assert caught.value.key == ["session/1/b", KEY, "session/1/c"][wrong]
+    assert [(item.key, item.value) for item in await walk(store)] == [("session/1/b", b"old"), (KEY, b"old")]
+
+
+async def test_lost_fence_is_reported_before_a_wrong_version(store: Store) -> None:
+    lost = lease(await store.acquire("session/1", "us", 10))
+    await store.commit([Put(KEY, b"old")])
+    await store.release(lost)
+    wrong = [Put(KEY, b"new", version=ABSENT), Put("session/1/b", b"new", version=7)]
+    for writes in (wrong[:1], wrong[1:], wrong):
+        with pytest.raises(Fenced):
+            await store.commit(writes, fence=lost)
+
+
+async def test_refused_writes_leave_a_new_lease_free(store: Store) -> None:
+    await store.commit([Put(KEY, b"old")])
+    with pytest.raises(Conflict):
+        await store.acquire("session/1", "us", 10, writes=[Put("session/1/b", b"x"), Put(KEY, b"x", version=ABSENT)])
+    assert [item.value for item in await walk(store)] == [b"old"]
+    assert isinstance(await store.acquire("session/1", "them", 10), Lease)
+
+
 async def test_acquire_of_a_held_lease_writes_nothing(place: SharedStore) -> None:
     ours, theirs = await place.enter(), await place.enter()
     held = lease(await ours.acquire("session/1", "us", 10))
@@ -671,6 +707,16 @@ async def test_watch_reports_changes_of_other_processes(place: SharedStore) -> N
     await theirs.commit([Delete("session/1/a"), Put("session/1/b", b"x")])
     place.clock.advance(1)
     await until(lambda: told.keys == {"session/1/a", "session/1/b"})
+
+
+async def test_own_change_hides_no_change_of_another_process(place: SharedStore) -> None:
+    ours, theirs = await place.enter(), await place.enter()
+    told = WatchRecorder()
+    ours.watch("session/1/", told)
+    await theirs.commit([Put("session/1/theirs", b"x")])
+    await ours.commit([Put("session/1/ours", b"x")])
+    place.clock.advance(1)
+    await until(lambda: told.keys == {"session/1/ours", "session/1/theirs"})
 
 
 async def test_closed_watch_gets_no_callbacks(store: Store) -> None:

@@ -14,7 +14,7 @@ import uvloop
 from tests.contract.buses import IDENTITY, BusGroup, Listener, check_order
 from tests.contract.connections import turns, until
 from tests.limits import PATIENCE
-from tests.processes import nothing_left
+from tests.processes import no_descriptor_left, nothing_left
 
 from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.stores.identity import StoreIdentity
@@ -297,3 +297,35 @@ async def test_slow_readers_do_not_block_close(group: BusGroup, folder: Path, mo
         one = await group.join("one")
         one.send("stopped", bytes(4 << 20))
         await asyncio.wait_for(one.bus.close(), PATIENCE)
+
+
+@pytest.mark.parametrize("count", range(5))
+async def test_connection_that_waits_during_close_is_closed(group: BusGroup, folder: Path, count: int) -> None:
+    one = await group.join("one")
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(folder / "one"))
+        await turns(count)
+        await one.bus.close()
+        with suppress(ConnectionResetError):  # it was not accepted yet
+            await until_it_ends(caller)
+
+
+async def test_cancelled_close_leaves_no_socket_behind(group: BusGroup, folder: Path) -> None:
+    with nothing_left():
+        one = await group.join("one")
+        closing = asyncio.create_task(one.bus.close())
+        await turns(1)
+        closing.cancel()
+        await asyncio.wait([closing])
+    assert not folder.exists() or not [*folder.iterdir()]
+
+
+async def test_connections_are_accepted_again_once_descriptors_are_free(group: BusGroup, folder: Path) -> None:
+    one = await group.join("one")
+    with socket.socket(socket.AF_UNIX) as caller:
+        with no_descriptor_left():
+            caller.connect(str(folder / "one"))
+            await turns(3)
+        caller.sendall(add_length_prefix(b"no frame"))
+        await until_it_ends(caller)
+    assert not one.told

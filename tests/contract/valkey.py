@@ -91,7 +91,11 @@ class Shared(Valkey):
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int((self._folder / "pid").read_text()), signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        return int((self._folder / "pid").read_text())
 
 
 @cache

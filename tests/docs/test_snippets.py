@@ -79,7 +79,7 @@ SERVERS = [(page, code) for page in PAGES for _, code in blocks(page, "python") 
 
 
 @pytest.mark.parametrize(("page", "code"), SERVERS, ids=[name_of(page) for page, _ in SERVERS])
-def test_serving_example_is_complete_program(page: Path, code: str) -> None:
+def test_serving_example_is_complete_program(page: Path, code: str, tmp_path: Path) -> None:
     ask = [
         {
             "jsonrpc": "2.0",
@@ -96,7 +96,13 @@ def test_serving_example_is_complete_program(page: Path, code: str) -> None:
     ]
     lines = "".join(json.dumps(message) + "\n" for message in ask)
     done = subprocess.run(
-        [sys.executable, "-c", code], input=lines, check=False, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", code],
+        input=lines,
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     first, second = (json.loads(line) for line in done.stdout.splitlines())

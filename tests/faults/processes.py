@@ -61,6 +61,7 @@ class RunningServer:
             env={**os.environ, **given, "SHOP_EFFECTS": str(effects)},
             stdout=subprocess.DEVNULL,
             stderr=self._said,
+            start_new_session=True,  # so that its workers end with it
         )
 
     def ready(self) -> "RunningServer":
@@ -100,9 +101,10 @@ class RunningServer:
         self.process.wait()
 
     def close(self) -> None:
-        """Stop it and clean up."""
-        if self.process.poll() is None:
-            self.kill()
+        """Kill it, if it is running, and workers that it has left behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         self._said.close()
 
 

@@ -195,7 +195,7 @@ async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> No
         session = await opened(http, one.url)
         cluster = one.server._runtime.get_services().cluster
         assert cluster is not None
-        identity = cluster._membership.lease.identity
+        identity = cluster.membership.lease.identity
         assert identity is not None
         body = codec.encode(Request(7, "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
         ask = RequestFrame(
@@ -213,7 +213,7 @@ async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> No
             body=body,
         )
         payload = b"m" + INGRESS_KIND + encode_frame(ask)
-        bus: Any = cluster._membership._bus
+        bus: Any = cluster.membership._bus
         forged = FrameSigner(StoreIdentity(identity.id, bytes(32), 0.0), "forger")
         genuine = FrameSigner(identity, "member")
         with valkey().client(db=1) as client:

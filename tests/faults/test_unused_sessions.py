@@ -8,8 +8,9 @@ from tests.attacks.attacked_server import AttackedServer, behind_uvicorn, listen
 from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, call, initialize, request, until
 
 from trunkline import Server, Settings
+from trunkline.client_address import address_group
 from trunkline.testing import RawPeer
-from trunkline.transports.http.session.sessions import Stage, address_group, next_stage
+from trunkline.transports.http.session.sessions import Stage, next_stage
 from trunkline.wire.messages import Batch, Notification, Request
 
 FEW: dict[str, Any] = {"max_sessions": 3, "max_sessions_per_principal": 3}

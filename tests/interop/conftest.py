@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"tests.interop.{name}" for name in ("client_capabilities", "client_probes", "host")))
-
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

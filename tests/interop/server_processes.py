@@ -41,8 +41,8 @@ class ServerProcess:
         return next(filter(None, map(port_of, family(self.process.pid))), None)
 
     def end(self) -> int:
-        """Stop it; return its exit status."""
-        os.killpg(self.process.pid, signal.SIGTERM)
+        """Ask it to stop, which includes its workers; return its exit status."""
+        self.process.terminate()
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, Tool
 from trunkline.stores.sqlite.store import SqliteStore
 
 settings = Settings(task_poll_interval=0.02, page_size=50)
-server = Server("tasks", compat="erlmcp", store=SqliteStore(sys.argv[1]), settings=settings, observers=[])
+server = Server("tasks", store=SqliteStore(sys.argv[1]), settings=settings, observers=[])
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.founding import REQUESTED
 from tests.http_peer import HttpPeer
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
@@ -217,7 +218,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.fixture
 async def founding(http: aiohttp.ClientSession, url: str) -> HttpPeer:
     client = HttpPeer(http, url)
-    await client.open()
+    await client.open(REQUESTED)
     return client
 
 

@@ -17,7 +17,7 @@ import aiohttp
 from tests.limits import PATIENCE
 from tests.ports import HeldPort
 
-__all__ = ["ForkedServers", "KilledProcess", "forked_servers", "headers", "posted"]
+__all__ = ["REVISION", "ForkedServers", "KilledProcess", "forked_servers", "headers", "posted"]
 
 PROGRAM = """
 import asyncio, os, signal, sys
@@ -55,12 +55,12 @@ def headers(session: str = "") -> dict[str, str]:
 
 
 async def posted(
-    http: aiohttp.ClientSession, url: str, method: str, params: Any, session: str = ""
+    http: aiohttp.ClientSession, url: str, method: str, params: Any, session: str = "", *, ident: int = 1
 ) -> tuple[int, Any, str]:
     """Post a request; return the status, the response, and the id of the session."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     if not method.startswith("notifications/"):
-        message["id"] = 1
+        message["id"] = ident
     async with http.post(url, json=message, headers=headers(session)) as answer:
         body = await answer.json() if answer.content_type == "application/json" else {}
         return answer.status, body, answer.headers.get("mcp-session-id", "")

@@ -108,6 +108,7 @@ CASES: dict[str, tuple[Callable[[Server], None], tuple[str, Any]]] = {
 }
 
 
+@pytest.mark.row("B16")
 @pytest.mark.parametrize("case", CASES)
 async def test_base_exception_is_internal_error(case: str) -> None:
     register, (method, params) = CASES[case]

@@ -246,7 +246,7 @@ async def test_invalid_message_never_reaches_handler() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("P13")
+@pytest.mark.row("P13", "PH35")
 async def test_unknown_method_is_not_found() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
@@ -268,7 +268,7 @@ async def test_invalid_params_error_names_path() -> None:
         assert wrong["data"]["errors"][0]["path"] == "$.uri"
 
 
-@pytest.mark.row("P15")
+@pytest.mark.row("P15", "PH35")
 async def test_internal_error_hides_details() -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("the password is 1234")
@@ -371,7 +371,6 @@ class Trace:
             self.steps.append((type(fact).__name__, under_way, len(self.peer.transcript.said_by("server"))))
 
 
-@pytest.mark.row("P16")
 async def test_request_is_tracked_until_answered() -> None:
     trace = Trace()
     async with RawPeer(calculator(observers=[trace])) as peer:
@@ -421,7 +420,6 @@ def story(observer: RecordingObserver) -> list[tuple[str, str]]:
     return told
 
 
-@pytest.mark.row("P23")
 async def test_tool_call_facts_are_in_order() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
@@ -469,7 +467,6 @@ async def test_subscription_facts_are_in_order() -> None:
     ]
 
 
-@pytest.mark.row("P22")
 async def test_replaced_feature_reports_its_errors() -> None:
     raised = [InvalidParams("not like this"), MethodNotFound("logging/setLevel"), Refusal(1008, "not now")]
     asked: list[object] = []
@@ -490,7 +487,6 @@ async def test_replaced_feature_reports_its_errors() -> None:
     assert len(asked) == 3
 
 
-@pytest.mark.row("P22")
 async def test_params_are_checked_before_handler() -> None:
     asked: list[object] = []
     features = [feature for feature in FEATURES if feature.name != "logging"]

@@ -82,7 +82,7 @@ async def test_completions_work_in_all_revisions(revision: str, named: bool) -> 
 # --- negotiation ---------------------------------------------------------------------------------
 
 
-@pytest.mark.row("L08", "L25", "AD004")
+@pytest.mark.row("L08", "L25", "AD004", "PH11")
 async def test_founding_example_is_negotiated() -> None:
     server = offering("resources", logging=False, list_changed=False, subscribe=False)
     async with RawPeer(server) as peer:
@@ -126,6 +126,9 @@ async def test_session_keeps_negotiated_capabilities() -> None:
         assert negotiated.experimental == {"b"}
         with pytest.raises(AttributeError):
             negotiated.client = {}  # type: ignore[misc]
+        for frozen in (negotiated.client, negotiated.client["sampling"], negotiated.server, negotiated.server["tools"]):
+            with pytest.raises(TypeError):
+                frozen["sampling"] = {}  # type: ignore[index]
 
 
 @pytest.mark.row("L24")

@@ -69,6 +69,19 @@ async def test_caller_timeout_ends_the_call_and_its_tool(revision: str) -> None:
         await scene.client.ping()
 
 
+async def test_each_of_several_calls_ends_at_its_own_deadline(revision: str) -> None:
+    scene = TimedServer(revision)
+    async with scene.client:
+        calls = [asyncio.create_task(scene.client.call_tool("wait", timeout=seconds)) for seconds in (4, 6, 2, 8)]
+        await settle()
+        for done in ([2], [0, 2], [0, 1, 2], [0, 1, 2, 3]):
+            await scene.advance(2.01)
+            assert [number for number, call in enumerate(calls) if call.done()] == done
+        for call in calls:
+            with pytest.raises(RequestTimeout):
+                await call
+
+
 async def test_progress_renews_the_deadline_up_to_the_longest_call(revision: str) -> None:
     scene = TimedServer(revision, longest_call=30)
     heard: list[float] = []

@@ -43,7 +43,7 @@ ASKED: dict[str, tuple[str, Ask]] = {
     "request": ("prompts/list", lambda client: client.request("prompts/list")),
     "set_log_level": ("logging/setLevel", lambda client: client.set_log_level("error")),
     "list_tools": ("tools/list", lambda client: client.list_tools()),
-    "tools": ("tools/list", walked(lambda client: client.tools())),
+    "iterate_tools": ("tools/list", walked(lambda client: client.tools())),
     "call_tool": ("tools/call", lambda client: client.call_tool("any")),
     "start_tool": ("tools/call", lambda client: client.start_tool("any")),
     "list_resources": ("resources/list", lambda client: client.list_resources()),
@@ -59,7 +59,7 @@ ASKED: dict[str, tuple[str, Ask]] = {
     "complete": ("completion/complete", lambda client: client.complete("prompt", "p", "a")),
 }
 """The methods of a client, by the name of the coroutine: the protocol method, and a call of it."""
-NOT_ASKED = {"open", "close", "set_roots"}
+NOT_ASKED = {"open", "close", "notify", "set_roots"}
 EMPTY = {"ping", "set_log_level", "subscribe", "unsubscribe"}  # whose results have no member that could be wrong
 
 

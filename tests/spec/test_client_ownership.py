@@ -316,6 +316,7 @@ def test_ending_loop_still_stops_a_stubborn_server(when: str, tmp_path: Path) ->
     brief = Settings(stop_timeout=0.2)
     started: set[int] = set()
     closing = threading.Event()
+    before = set(children())  # servers that several tests share
 
     async def open_one() -> None:
         await Client(command(STUBBORN), settings=brief).open()
@@ -330,12 +331,12 @@ def test_ending_loop_still_stops_a_stubborn_server(when: str, tmp_path: Path) ->
 
     async def give_up() -> None:
         doing = asyncio.create_task(open_one() if when == "opening" else close_one())
-        while not (children() if when == "opening" else closing.is_set()):
+        while not (set(children()) - before if when == "opening" else closing.is_set()):
             await asyncio.sleep(0.01)
         doing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await doing
-        started.update(children())
+        started.update(set(children()) - before)
 
     with nothing_left():
         asyncio.run(give_up())

@@ -13,6 +13,7 @@ from tests.processes import PATIENCE
 import trunkline
 from trunkline import Client, Settings
 from trunkline.errors import OutcomeUnknown
+from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Delete
 
@@ -104,6 +105,13 @@ async def test_keyed_handshake_era_call_is_repeated_after_a_server_crash(
                 await client.call_tool("pay", idempotency_key="y")
         assert client.losses == 3
     assert (tmp_path / "effects").read_text().split() == ["receipt", "put", "put", "pay"]
+
+
+async def test_call_with_a_key_in_its_meta_is_repeated_after_a_server_crash(tmp_path: Path) -> None:
+    settings = Settings(backoff_first=0.02)
+    async with Client(command(tmp_path), revision="2025-11-25", settings=settings, observers=[]) as client:
+        assert (await client.call_tool("receipt", meta={IDEMPOTENCY_KEY: "r"})).data == "receipt 1"
+        assert client.losses == 1
 
 
 class Process:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from trunkline import Server
+from trunkline.errors import RegistrationError
 from trunkline.protocol.types import Completion
 from trunkline.testing import RawPeer, RecordingObserver
 
@@ -102,6 +103,31 @@ async def test_unprefixed_reference_gets_labels_as_well() -> None:
         "total": 1,
     }
     assert nothing["result"]["completions"] == []
+
+
+@pytest.mark.row("C03")
+@pytest.mark.parametrize("ready_made", [True, False])
+async def test_labels_of_a_completer_go_where_the_reply_has_a_place(*, ready_made: bool) -> None:
+    server, countries = make_server(), [("gb", "United Kingdom"), ("us", "United States")]
+    if ready_made:
+        server.add_completion(countries, prompt="query", argument="sql")
+    else:
+        server.completion(prompt="query", argument="sql")(lambda value: countries)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        plain = (await complete(peer, PROMPT, "sql", "united"))["result"]
+        labelled = (await complete(peer, {"type": "prompt", "name": "query"}, "sql", "united"))["result"]
+    assert plain == {"completion": {"values": ["gb", "us"], "total": 2, "hasMore": False}}
+    assert labelled["completions"] == [
+        {"value": "gb", "label": "United Kingdom"},
+        {"value": "us", "label": "United States"},
+    ]
+
+
+def test_ready_made_proposals_are_checked_at_registration() -> None:
+    for wrong in (5, ("a",), ("a", None)):
+        with pytest.raises(RegistrationError, match="pairs of a value and a label"):
+            make_server().add_completion(["good", wrong], prompt="query", argument="sql")  # type: ignore[list-item]
 
 
 @pytest.mark.row("CMP-04", "C02", "C04")

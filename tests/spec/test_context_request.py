@@ -151,7 +151,7 @@ async def test_other_transports_have_no_request(revision: str) -> None:
     await server.aclose()
 
 
-async def test_forwarded_request_has_headers_of_mcp_and_the_address(tmp_path: Path) -> None:
+async def test_forwarded_request_has_headers_of_mcp_and_of_traces_and_the_address(tmp_path: Path) -> None:
     async with places(tmp_path) as pair:
         for place in pair:
             place.principal = "ada"
@@ -164,8 +164,9 @@ async def test_forwarded_request_has_headers_of_mcp_and_the_address(tmp_path: Pa
                 return f"{request.method} {request.path} {request.client_host} {request.principal} {names}"
 
         ident = await pair[0].session()
-        direct = await pair[0].ask("POST", call("about"), mcp_session_id=ident, x_colour="red")
-        forwarded = await pair[1].ask("POST", call("about"), mcp_session_id=ident, x_colour="red")
+        headers = {"mcp_session_id": ident, "traceparent": "00-1-2-01", "x_colour": "red"}
+        direct = await pair[0].ask("POST", call("about"), **headers)
+        forwarded = await pair[1].ask("POST", call("about"), **headers)
         common = "POST / 127.0.0.1 ada accept content-type"
-        assert text_of(direct) == f"{common} host mcp-session-id x-colour"
-        assert text_of(forwarded) == f"{common} mcp-session-id"
+        assert text_of(direct) == f"{common} host mcp-session-id traceparent x-colour"
+        assert text_of(forwarded) == f"{common} mcp-session-id traceparent"

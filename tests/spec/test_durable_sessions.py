@@ -376,7 +376,8 @@ async def _all(stream: Stream) -> AsyncIterator[tuple[str, Any]]:
 
 @pytest.fixture
 def pair(path: Path) -> Iterator[list[ServerProcess]]:
-    made = [ServerProcess(path, "{'process_lease': 1.5}") for _ in range(2)]
+    lease = 5.0  # a busy machine may delay a heartbeat by seconds, and only a pause shall cause an eviction
+    made = [ServerProcess(path, f"{{'process_lease': {lease}}}") for _ in range(2)]
     yield made
     for process in made:
         process.end()

@@ -33,9 +33,12 @@ class FailingClock(ManualClock):
     def __init__(self) -> None:
         super().__init__()
         self.failures = 0
+        self.spared = 0  # reads that succeed before the failures
 
     def now(self) -> float:
-        if self.failures:
+        if self.spared:
+            self.spared -= 1
+        elif self.failures:
             self.failures -= 1
             raise RuntimeError("the clock has stopped")
         return super().now()
@@ -67,8 +70,8 @@ class FailingServer:
 
         @self.server.tool
         async def fail() -> str:
-            """Respond, and then fail internally."""
-            self.clock.failures = 1
+            """Respond, and then fail internally: the first time that is read is that of the end of the handler."""
+            self.clock.failures, self.clock.spared = 1, 1
             return "answered"
 
         @self.server.tool
@@ -282,12 +285,12 @@ async def test_failing_channel_does_not_affect_other_clients(failing: FailingSer
         assert await first.result("ping") == {}
 
 
-@pytest.mark.row("D07")
+@pytest.mark.row("D07", "U01")
 async def test_frequent_failures_close_only_that_connection() -> None:
     failing = FailingServer(settings=Settings(restart_intensity=2, restart_period=60))
-    async with RawPeer(failing.server) as good, RawPeer(failing.server) as bad:
-        await opened(good)
-        await opened(bad)
+    async with RawPeer(failing.server) as good, RawPeer(failing.server) as other, RawPeer(failing.server) as bad:
+        for peer in (good, other, bad):
+            await opened(peer)
         for _ in range(2):
             failing.clock.failures = 1
             assert "error" in await bad.request("ping")
@@ -299,6 +302,7 @@ async def test_frequent_failures_close_only_that_connection() -> None:
         await until(lambda: bad.closed is not None)
         assert "failed too often" in failing.seen.of(Closed)[0].reason
         assert await good.result("ping") == {}
+        assert await other.result("ping") == {}
     await failing.server.aclose()
 
 
@@ -471,11 +475,13 @@ SCRIPT = textwrap.dedent(
     from trunkline.clock import WallClock
 
     class Stopping(WallClock):
-        failing = False
+        reads_left = None
         def now(self):
-            if self.failing:
-                self.failing = False
-                raise RuntimeError("the clock has stopped")
+            if self.reads_left is not None:
+                self.reads_left -= 1
+                if self.reads_left < 0:
+                    self.reads_left = None
+                    raise RuntimeError("the clock has stopped")
             return super().now()
 
     clock = Stopping()
@@ -489,7 +495,7 @@ SCRIPT = textwrap.dedent(
 
     @server.tool
     async def fail() -> str:
-        clock.failing = True
+        clock.reads_left = 1  # the end of the handler; the next one is after the reply
         return "answered"
 
     server.run()

@@ -1,4 +1,5 @@
-"""Every JSON example of the founding documents, replayed against a server and a client with default options.
+"""Every JSON example of the founding documents, replayed against a server and a client: with default options, and under
+the profile `compat="erlmcp"`.
 
 `founding_examples` has one file per feature. Each example names its receiver (`to`), the message, and what is expected:
 
@@ -7,8 +8,9 @@
 - `notified`: the params that subscribers to a notification get; `progress`: those of a progress callback.
 - `dropped`: the reason for which a message is ignored; `taken`: that it is not; `phase`: the phase that it leads to.
 
-Expected values name the members that matter, and `"*"` stands for any value. Ids are replaced where a client or server
-chooses them itself. What is sent in reply is checked against the official schema, as in all tests.
+Under the profile, `profile` is expected instead of `expect`, if it is there; a result has these members and no others.
+Otherwise expected values name the members that matter. `"*"` stands for any value. Ids are replaced where a client or
+server chooses them itself. What is sent in reply by default is checked against the official schema, as in all tests.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from msgspec import Meta, Struct
+from tests.founding import FEATURES
 from tests.limits import PATIENCE
 
 from trunkline import Client, Context, PeerError, Server
@@ -29,13 +32,17 @@ from trunkline.protocol.types import CreateMessageParams
 from trunkline.testing import RawPeer, RecordingObserver, ScriptedServer
 
 EXAMPLES = [
-    pytest.param(
-        example,
-        id=f"{file.stem}: {example['name']}",
-        marks=[pytest.mark.off_the_record] if "compat" in example else [],  # the profile sends what no schema has
-    )
+    case
     for file in sorted((Path(__file__).parent / "founding_examples").glob("*.json"))
     for example in json.loads(file.read_text())
+    for case in (
+        pytest.param(example, id=f"{file.stem}: {example['name']}", marks=pytest.mark.row(*example.get("rows", ()))),
+        pytest.param(
+            {**example, "expect": example.get("profile", example["expect"]), "compat": "erlmcp"},
+            id=f"{file.stem}: {example['name']}, under the profile",
+            marks=pytest.mark.off_the_record,  # the profile sends what no schema has
+        ),
+    )
 ]
 TO_SERVER = [example for example in EXAMPLES if example.values[0]["to"] == "server"]
 TO_CLIENT = [example for example in EXAMPLES if example.values[0]["to"] == "client"]
@@ -59,6 +66,13 @@ def matches(expected: Any, found: Any) -> bool:
     if isinstance(expected, list):
         return isinstance(found, list) and len(found) == len(expected) and all(map(matches, expected, found))
     return expected == found
+
+
+def has_no_more(expected: Any, found: Any) -> bool:
+    """Return whether a value has no other members than the expected ones."""
+    if isinstance(expected, dict):
+        return expected.keys() == found.keys() and all(has_no_more(expected[name], found[name]) for name in expected)
+    return not isinstance(expected, list) or all(map(has_no_more, expected, found))
 
 
 def make_server(observer: RecordingObserver, compat: Literal["erlmcp"] | None) -> tuple[Server, list[Any]]:
@@ -103,6 +117,7 @@ def dropped(observer: RecordingObserver) -> list[str]:
     return [fact.kind for fact in observer.of(Dropped)]
 
 
+@pytest.mark.row("A18")
 @pytest.mark.parametrize("example", TO_SERVER)
 async def test_server_accepts_the_example(example: dict[str, Any]) -> None:
     observer = RecordingObserver()
@@ -110,7 +125,7 @@ async def test_server_accepts_the_example(example: dict[str, Any]) -> None:
     message, expect, before = example["message"], example["expect"], example.get("before")
     async with RawPeer(server) as peer:
         if message.get("method") != "initialize" and before != "initialize":
-            capabilities = {"sampling": {}, "roots": {"listChanged": True}}
+            capabilities = {**FEATURES, "sampling": {}, "roots": {"listChanged": True}}
             await peer.initialize(capabilities=capabilities, confirm=before != "initialized")
         if "answers" in example:
             call = peer.call("tools/call", {"name": "ask_model"})
@@ -125,6 +140,8 @@ async def test_server_accepts_the_example(example: dict[str, Any]) -> None:
             answer = await peer.receive()
             assert answer.get("id") == message.get("id")
             assert matches(expect, answer), answer
+            if "compat" in example and "profile" in example and "result" in expect:
+                assert has_no_more(expect["result"], answer["result"]), answer
         else:
             assert await peer.quiet() == []
             if "phase" in expect:
@@ -136,11 +153,11 @@ async def test_server_accepts_the_example(example: dict[str, Any]) -> None:
 class Caller:
     """A client, the server that a test plays, and the arguments of the client's callbacks."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, compat: Literal["erlmcp"] | None, **options: Any) -> None:
         self.server = ScriptedServer(**options)
         self.observer = RecordingObserver()
         self.sampled: list[CreateMessageParams] = []
-        self.client = Client(self.server, sampling=self.sample, roots=[], observers=[self.observer])
+        self.client = Client(self.server, sampling=self.sample, roots=[], observers=[self.observer], compat=compat)
 
     async def sample(self, params: CreateMessageParams) -> str:
         self.sampled.append(params)
@@ -153,8 +170,8 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(**options: Any) -> AsyncIterator[Caller]:
-    caller = Caller(capabilities=CAPABILITIES, answered=["initialize", "ping"], **options)
+async def calling(compat: Literal["erlmcp"] | None = None, **options: Any) -> AsyncIterator[Caller]:
+    caller = Caller(compat, capabilities=CAPABILITIES, answered=["initialize", "ping"], **options)
     async with caller.client:
         yield caller
 
@@ -174,7 +191,7 @@ async def test_client_accepts_the_response(example: dict[str, Any]) -> None:
     if example["answers"]["method"] == "initialize":
         await accept_handshake(example)
         return
-    async with calling() as caller:
+    async with calling(example.get("compat")) as caller:
         caller.server.answered.discard("ping")
         asking = asyncio.create_task(ask(caller.client, example))
         await caller.respond(example)
@@ -191,7 +208,7 @@ async def test_client_accepts_the_response(example: dict[str, Any]) -> None:
 
 
 async def accept_handshake(example: dict[str, Any]) -> None:
-    caller = Caller(answered=[])
+    caller = Caller(example.get("compat"), answered=[])
     opening = asyncio.create_task(caller.client.open())
     await caller.server.connected(1)
     await caller.respond(example)
@@ -210,7 +227,7 @@ async def accept_handshake(example: dict[str, Any]) -> None:
 async def test_client_accepts_the_request_or_notification(example: dict[str, Any]) -> None:
     message, expect = example["message"], example["expect"]
     method = ALIASES.get(message.get("method"), message.get("method"))
-    async with calling() as caller:
+    async with calling(example.get("compat")) as caller:
         line = caller.server.line
         if "result" in expect:
             answer = await line.call(message["method"], message.get("params"), id=message["id"])
@@ -270,4 +287,4 @@ async def test_client_follows_pages_with_a_member_named_cursor() -> None:
 
 def test_example_names_are_unique() -> None:
     ids = [example.id for example in EXAMPLES]
-    assert len(ids) == len(set(ids)) > 60
+    assert len(ids) == len(set(ids)) > 120

@@ -44,7 +44,7 @@ async def test_initialize_returns_server_info_and_capabilities(server: Server) -
     }
 
 
-@pytest.mark.row("GAP-02", "Z13")
+@pytest.mark.row("GAP-02", "Z13", "PH12")
 async def test_ping_is_answered_before_and_after_initialize(server: Server) -> None:
     async with RawPeer(server) as peer:
         assert await peer.result("ping") == {}

@@ -430,6 +430,7 @@ async def test_errors_can_be_exposed() -> None:
         assert (await site.get("/")).message == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.row("Q08")
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
@@ -452,6 +453,38 @@ async def test_errors_for_the_caller_have_a_status(error: Exception, status: int
             reply = await site.get("/")
             assert (reply.status, reply.message) == (status, message)
             assert reply.headers.get("retry-after") == ("2" if status == 503 else None)
+
+
+@pytest.mark.row("Q08")
+async def test_open_circuit_breaker_says_when_to_retry(serving: Serving) -> None:
+    server = Server("orders", clock=ManualClock(), observers=[])
+    database = server.breaker("database", open_seconds=60)
+
+    @server.route("/orders")
+    async def orders(request: Request) -> str:
+        async with database.guard():
+            return "none"
+
+    async with serving(server) as site:
+        assert (await site.get("/orders")).status == 200
+        database.open()
+        refused = await site.get("/orders")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "60")
+
+
+@pytest.mark.row("Q08")
+@pytest.mark.parametrize("code", [1003, 1004])
+async def test_overload_without_a_time_is_repeated_soon(code: int) -> None:
+    server = Server("errors")
+
+    @server.route("/")
+    async def fail(request: Request) -> None:
+        raise Refusal(code)
+
+    async with own_connections(server) as site:
+        reply = await site.get("/")
+    assert (reply.status, reply.headers["retry-after"]) == ({1003: 429, 1004: 503}[code], "1")
+    assert reply.json["error"]["data"]["retryAfterMs"] == 1000
 
 
 async def test_invalid_json_gives_400(serving: Serving) -> None:
@@ -511,6 +544,7 @@ async def test_slow_route_gives_504(on_thread: bool) -> None:
     assert cancelled == ([] if on_thread else [1])
 
 
+@pytest.mark.row("Q08")
 async def test_routes_in_progress_are_limited() -> None:
     server = Server("full", settings=Settings(max_connections=1))
     begun, release = asyncio.Event(), asyncio.Event()

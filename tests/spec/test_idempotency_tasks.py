@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.founding import FEATURES
 from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.spec.bank import KEY, Bank, Params, call, paid
@@ -84,7 +85,7 @@ async def test_same_key_returns_the_same_founding_task(
     founding: Bank,
 ) -> None:
     async with RawPeer(founding.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         first = await founded(peer)
         assert await founded(peer) == first
         error = await peer.error("tasks/create", created("order", "k", amount=6))
@@ -256,11 +257,14 @@ async def test_extension_client_gets_result_of_ordinary_call(bank: Bank) -> None
 
 async def test_founding_client_gets_a_task_for_a_call(founding: Bank) -> None:
     async with RawPeer(founding.server) as peer:
-        await peer.initialize()
-        failed = await peer.result("tools/call", call("order", "k", amount=-1))
+        await peer.initialize(capabilities=FEATURES)
+        failed = await peer.error("tools/call", call("order", "k", amount=-1))
+        assert await peer.error("tools/call", call("order", "k", amount=-1)) == failed
+        assert failed["code"] == -32031
         task = (await founded(peer, amount=-1))["taskId"]
         found = (await peer.result("tasks/get", {"taskId": task}))["task"]
-        assert (found["status"], found["result"]["content"]) == ("failed", failed["content"])
+        content = [{"type": "text", "text": failed["message"]}]
+        assert (found["status"], found["result"]["content"]) == ("failed", content)
     assert founding.runs == [-1]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.limits import PATIENCE
+from tests.modern import enveloped
 
 from trunkline import Context, Server
 from trunkline.config import Settings
@@ -92,7 +93,7 @@ async def test_unknown_revision_is_answered_with_2025_11_25(revision: str) -> No
         assert (await peer.initialize(revision))["protocolVersion"] == "2025-11-25"
 
 
-@pytest.mark.row("L03")
+@pytest.mark.row("L03", "PH11")
 @pytest.mark.parametrize("instructions", [None, "Be kind."])
 async def test_initialize_result_describes_the_server(
     instructions: str | None,
@@ -170,7 +171,7 @@ async def test_server_requests_wait_for_initialized() -> None:
 # --- phases --------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("L02", "F02", "F15", "F16")
+@pytest.mark.row("L02", "F02", "F15", "F16", "PH13")
 @pytest.mark.parametrize(
     "method", [*(name for name in REQUESTS if name != "ping"), "foo/bar", "tasks/list", "roots/list"]
 )
@@ -208,7 +209,7 @@ async def test_every_method_is_open_after_initialized(method: str, revision: str
         assert "result" in await peer.request(method, REQUESTS[method])
 
 
-@pytest.mark.row("A04", "F01", "F17", "X05")
+@pytest.mark.row("A04", "F01", "F17", "X05", "PH63")
 async def test_session_passes_through_the_founding_phases() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
@@ -284,7 +285,6 @@ async def test_shutdown_is_not_a_specified_method() -> None:
         assert await peer.quiet() == []
 
 
-@pytest.mark.row("F19")
 async def test_operations_of_every_family_return_to_idle() -> None:
     observer = RecordingObserver()
     async with RawPeer(everything(observers=[observer])) as peer:
@@ -430,3 +430,84 @@ async def test_call_with_repeated_requests_times_out_once() -> None:
         assert await peer.quiet() == []
     ended = [fact for fact in observer.of(CallEnded) if fact.method == "tools/call"]
     assert len(ended) == 1
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+class Gate:
+    """A server whose tool, resource and prompt run until they are let go."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.begun = asyncio.Queue[str]()
+        self.go = asyncio.Event()
+        self.server = Server("gate", settings=Settings(**settings))
+        self.server.add_tool(self.stop, name="tool")
+        self.server.add_resource("note://slow", self.stop)
+        self.server.add_prompt(self.stop, name="prompt")
+
+    async def stop(self, ctx: Context) -> str:
+        await self.begun.put(ctx.method)
+        await self.go.wait()
+        return "done"
+
+
+OPERATIONS = {
+    "tools": ("tools/call", {"name": "tool"}),
+    "resources": ("resources/read", {"uri": "note://slow"}),
+    "prompts": ("prompts/get", {"name": "prompt"}),
+}
+
+
+@pytest.mark.row("F19")
+@pytest.mark.parametrize("modern", [False, True], ids=["handshake", "modern"])
+async def test_operations_are_counted_by_family_until_they_return_to_active(modern: bool) -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer, RawPeer(gate.server) as other:
+        await peer.initialize()
+        await other.initialize()
+        session = peer.connection.session_id
+        for family, (method, params) in OPERATIONS.items():
+            idents = [peer.call(method, enveloped(**params) if modern else params) for _ in range(2)]
+            assert [await gate.begun.get() for _ in idents] == [method, method]
+            assert gate.server.running_calls() == gate.server.running_calls(session) == {family: 2}
+            assert gate.server.running_calls(other.connection.session_id) == {}
+            assert peer.connection.session.phase is Phase.READY
+            gate.go.set()
+            for ident in idents:
+                assert "result" in await peer.answer_to(ident)
+            gate.go.clear()
+            assert gate.server.running_calls(session)[family] == 0
+
+
+@pytest.mark.row("F19")
+async def test_queued_and_cancelled_operations_are_not_counted() -> None:
+    gate = Gate(max_calls=1)
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        running, queued = (peer.call(*OPERATIONS[family]) for family in ("tools", "prompts"))
+        await gate.begun.get()
+        await peer.result("ping")
+        assert gate.server.running_calls() == {"tools": 1}
+        peer.notify("notifications/cancelled", {"requestId": running})
+        assert await gate.begun.get() == "prompts/get"
+        assert gate.server.running_calls() == {"prompts": 1}
+        gate.go.set()
+        await peer.answer_to(queued)
+        assert gate.server.running_calls() == {}
+
+
+@pytest.mark.row("F19", "F21")
+async def test_operations_that_wait_for_the_end_of_a_pause_are_not_counted() -> None:
+    gate = Gate()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        gate.server.pause(wait=True)
+        waiting = peer.call(*OPERATIONS["tools"])
+        assert await peer.result("ping") == {}
+        assert gate.server.running_calls() == {}
+        gate.server.resume()
+        await gate.begun.get()
+        assert gate.server.running_calls() == {"tools": 1}
+        gate.go.set()
+        await peer.answer_to(waiting)

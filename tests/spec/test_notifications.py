@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.limits import PATIENCE
 
-from trunkline import Server, Settings
+from trunkline import Client, Server, Settings
+from trunkline.errors import MisuseError
 from trunkline.facts import Dropped, HandlerFailed, SubscriptionStep
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
@@ -44,6 +45,19 @@ def methods(messages: list[Any]) -> list[str]:
 
 
 # --- list_changed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("B09")
+@pytest.mark.parametrize("declared", [True, False])
+async def test_capability_alone_decides_about_list_changes(declared: bool) -> None:
+    server = make_server(list_changed=declared)
+    async with RawPeer(server) as subscriber, RawPeer(server) as other:
+        for peer in (subscriber, other):
+            await peer.initialize()
+        await subscriber.result("resources/subscribe", {"uri": "r://1"})
+        add(server, "resources", 2)
+        for peer in (subscriber, other):
+            assert methods(peer.waiting()) == ([RESOURCES] if declared else [])
 
 
 @pytest.mark.row("N02", "N04")
@@ -233,6 +247,38 @@ async def test_update_goes_only_to_subscribers_of_the_resource() -> None:
             assert await peer.quiet() == []
 
 
+@pytest.mark.row("N01", "R17")
+async def test_update_carries_its_metadata() -> None:
+    server, changed = make_server(), {"updated_at": 1, "version": 2}
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await subscribe(peer)
+        server.notify_updated("r://1", meta=changed)
+        server.notify_updated("r://1")
+        first, second = await peer.quiet()
+    assert first["params"] == {"uri": "r://1", "_meta": changed}
+    assert second["params"] == {"uri": "r://1"}
+
+
+@pytest.mark.row("R17")
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_client_handler_sees_the_metadata_of_an_update(revision: str) -> None:
+    server, seen = make_server(), asyncio.Queue[Any]()
+    async with Client(server, revision=revision) as client:
+        client.on("notifications/resources/updated", seen.put_nowait)
+        await client.subscribe("r://1")
+        server.notify_updated("r://1", meta={"version": 2})
+        async with asyncio.timeout(PATIENCE):
+            params = await seen.get()
+    assert (params.uri, params.meta["version"]) == ("r://1", 2)
+
+
+def test_update_metadata_must_be_a_json_object() -> None:
+    for wrong in ([1], "a", {"a": object()}):
+        with pytest.raises(MisuseError, match="meta= "):
+            make_server().notify_updated("r://1", meta=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.row("R11")
 async def test_subscribing_twice_sends_one_update() -> None:
     server = make_server()
@@ -279,7 +325,17 @@ async def test_subscribe_needs_a_valid_uri(uri: str) -> None:
         assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
 
 
-@pytest.mark.row("R23", "A11")
+async def test_resource_may_be_subscribed_to_before_it_exists() -> None:
+    server = make_server()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await subscribe(peer, "r://later")
+        server.add_resource("r://later", "text")
+        server.notify_updated("r://later")
+        assert "r://later" in [message.get("params", {}).get("uri") for message in await peer.quiet()]
+
+
+@pytest.mark.row("R23", "A11", "PH25")
 async def test_subscriptions_end_with_the_session() -> None:
     server, watched = make_server(), []
     server.on_first_subscriber(lambda uri: watched.append(("first", uri)))

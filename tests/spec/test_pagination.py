@@ -46,7 +46,7 @@ async def page(peer: RawPeer, method: str, **params: Any) -> tuple[list[str], st
     return [item[key] for item in result[member]], result.get("nextCursor")
 
 
-@pytest.mark.row("PAG-01", "Y01", "Y05", "R02")
+@pytest.mark.row("PAG-01", "Y05", "R02")
 @every_list
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_list_has_configured_page_size(revision: str, method: str) -> None:
@@ -60,6 +60,31 @@ async def test_list_has_configured_page_size(revision: str, method: str) -> None
     assert end is None
     assert isinstance(cursor, str)
     assert cursor != following
+
+
+@pytest.mark.row("Y01")
+async def test_all_five_lists_have_pages() -> None:
+    server = Server("t", settings=Settings(page_size=2))
+    keys = {method: [add(server, method, number) for number in range(3)] for method in LISTS if method != "tools/list"}
+
+    @server.tool(task=True)
+    async def work() -> str:
+        return "done"
+
+    for number in range(2):
+        add(server, "tools/list", number)
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        made = [await peer.result("tools/call", {"name": "work", "task": {}}) for _ in range(3)]
+        keys["tools/list"] = ["work", "tool0", "tool1"]
+        keys["tasks/list"] = [result["task"]["taskId"] for result in made]
+        for method, (member, key) in {**LISTS, "tasks/list": ("tasks", "taskId")}.items():
+            first = await peer.result(method)
+            second = await peer.result(method, {"cursor": first["nextCursor"]})
+            assert [len(first[member]), len(second[member])] == [2, 1]
+            assert {item[key] for item in [*first[member], *second[member]]} == set(keys[method])
+            assert "nextCursor" not in second
+    await server.aclose()
 
 
 @pytest.mark.row("Y05")
@@ -222,7 +247,6 @@ async def test_cursors_do_not_expire_by_default(method: str) -> None:
         assert await page(peer, method, cursor=cursor) == (keys[1:], None)
 
 
-@pytest.mark.row("Y01")
 @every_list
 @pytest.mark.parametrize("lifetime", [None, 60])
 async def test_cursor_works_in_other_process(method: str, lifetime: float | None, tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
 """A paused server: new requests are rejected or wait, and calls in flight continue."""
 
 import asyncio
+import gc
+import weakref
+from functools import partial
 
 import pytest
 from tests.modern import ask, begin, enveloped, result
 from tests.spec.test_shutdown import RunningServer
 from tests.unit.transports.http.asgi import Answer, Host, hosted, request
 
-from trunkline import Client
+from trunkline import Client, Server
+from trunkline.errors import MisuseError
 from trunkline.testing import RawPeer
 
 QUICK = {"name": "quick"}
 
 
-@pytest.mark.row("F21")
+@pytest.mark.row("E1008", "F21")
 @pytest.mark.parametrize("ready", [True, False])
 async def test_paused_server_refuses_requests_but_answers_ping(ready: bool) -> None:
     subject = RunningServer()
@@ -89,6 +93,58 @@ async def test_requests_can_wait_for_resume() -> None:
     await subject.server.aclose()
 
 
+@pytest.mark.row("F21")
+@pytest.mark.parametrize("wait", [True, False])
+async def test_one_session_can_be_paused(*, wait: bool) -> None:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer, RawPeer(subject.server) as other:
+        for each in (peer, other):
+            await each.initialize()
+        number = peer.connection.session_id
+        assert number is not None
+        subject.server.pause_session(number, wait=wait)
+        subject.server.pause_session(number, wait=not wait)  # paused already
+        ident = peer.call("tools/call", QUICK)
+        if not wait:
+            assert (await peer.answer_to(ident))["error"]["code"] == 1008
+        assert await peer.quiet() == []
+        assert await peer.result("ping") == {}
+        await other.result("tools/call", QUICK)
+        subject.server.resume_session(number)
+        if wait:
+            assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "quick"
+        await peer.result("tools/call", QUICK)
+    subject.server.pause_session(number)  # it has ended
+    await subject.server.aclose()
+
+
+@pytest.mark.parametrize("server_first", [True, False])
+async def test_session_stays_paused_until_its_own_pause_and_the_servers_end(*, server_first: bool) -> None:
+    subject = RunningServer()
+    server = subject.server
+    async with RawPeer(server) as peer, RawPeer(server) as other:
+        for each in (peer, other):
+            await each.initialize()
+        number = peer.connection.session_id
+        assert number is not None
+        server.pause()
+        server.pause_session(number)
+        server.resume() if server_first else server.resume_session(number)
+        assert (await peer.error("tools/call", QUICK))["code"] == 1008
+        if server_first:
+            await other.result("tools/call", QUICK)
+        server.resume_session(number) if server_first else server.resume()
+        for each in (peer, other):
+            await each.result("tools/call", QUICK)
+    await server.aclose()
+
+
+def test_independent_requests_have_no_session_to_pause() -> None:
+    for change in (Server("t").pause_session, Server("t").resume_session):
+        with pytest.raises(MisuseError, match="a session id is the number of"):
+            change(None)  # type: ignore[arg-type]
+
+
 async def test_paused_server_shuts_down_in_order() -> None:
     subject = RunningServer()
     async with RawPeer(subject.server) as peer:
@@ -119,6 +175,39 @@ async def test_pause_queue_is_bounded_and_ping_is_answered() -> None:
         subject.server.resume()
         assert [(await peer.receive())["id"] for _ in range(2)] == [waiting[1], later]
     await subject.server.aclose()
+
+
+@pytest.mark.row("F21")
+async def test_second_pause_changes_nothing() -> None:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
+        await peer.initialize()
+        session = peer.connection.session_id
+        for pause, resume in (
+            (subject.server.pause, subject.server.resume),
+            (partial(subject.server.pause_session, session), partial(subject.server.resume_session, session)),
+        ):
+            pause(wait=True)
+            before = peer.call("tools/call", QUICK)
+            pause()
+            after = peer.call("tools/call", QUICK)
+            assert await peer.quiet() == []
+            resume()
+            assert [(await peer.receive())["id"] for _ in range(2)] == [before, after]
+    await subject.server.aclose()
+
+
+@pytest.mark.row("F21")
+async def test_paused_session_is_released_when_it_ends() -> None:
+    subject = RunningServer()
+    async with RawPeer(subject.server) as peer:
+        await peer.initialize()
+        subject.server.pause_session(peer.connection.session_id)
+        connection = weakref.ref(peer.connection)
+    await subject.server.aclose()
+    del peer
+    gc.collect()
+    assert connection() is None
 
 
 @pytest.mark.row("F21")

@@ -14,7 +14,7 @@ async def test_ping_is_answered_with_an_empty_object() -> None:
         assert await peer.result("ping") == {}
 
 
-@pytest.mark.row("K02", "AD005", "X20")
+@pytest.mark.row("K02", "AD005", "X20", "PH12")
 async def test_ping_is_answered_before_initialize() -> None:
     async with RawPeer(Server("t")) as peer:
         assert await peer.result("ping") == {}

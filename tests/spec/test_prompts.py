@@ -131,7 +131,7 @@ async def test_duplicate_prompt_is_rejected_or_replaces(on_duplicate: Any) -> No
 # --- rendering -----------------------------------------------------------------------------------
 
 
-@pytest.mark.row("M02", "M04", "A15")
+@pytest.mark.row("M02", "M04", "A15", "PH41", "PH42")
 @every_revision
 async def test_prompt_renders_arguments_and_defaults(revision: str) -> None:
     async with RawPeer(reviews()) as peer:
@@ -203,7 +203,7 @@ async def test_prompt_may_return_a_whole_result() -> None:
 # --- arguments -----------------------------------------------------------------------------------
 
 
-@pytest.mark.row("PRM-04", "M03")
+@pytest.mark.row("PRM-04", "M03", "PH42", "PH44")
 @every_revision
 async def test_missing_required_argument_is_named(
     revision: str,
@@ -317,7 +317,7 @@ async def test_traceback_is_logged_under_the_reference(caplog: pytest.LogCapture
 # --- changes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("PRM-05", "M10")
+@pytest.mark.row("PRM-05", "M10", "PH43")
 async def test_burst_of_prompts_is_announced_twice() -> None:
     clock = ManualClock()
     server = Server("t", prompts=True, clock=clock)

@@ -137,7 +137,7 @@ async def test_duplicate_uri_is_rejected_or_replaces(on_duplicate: Any, uri: str
 # --- reading -------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("RES-03", "R05", "R10")
+@pytest.mark.row("RES-03", "R05", "R10", "PH21")
 @pytest.mark.parametrize(
     ("value", "contents"),
     [
@@ -377,7 +377,7 @@ def updated(uri: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
 
 
-@pytest.mark.row("RES-04", "R11", "R12", "R13", "X12")
+@pytest.mark.row("RES-04", "R11", "R12", "R13", "X12", "PH22")
 @every_revision
 async def test_subscribe_is_idempotent_and_unsubscribe_ends_it(revision: str) -> None:
     server = documents()
@@ -396,7 +396,19 @@ async def test_subscribe_is_idempotent_and_unsubscribe_ends_it(revision: str) ->
         assert await peer.quiet() == []
 
 
-@pytest.mark.row("R17", "A10")
+@pytest.mark.row("B15")
+async def test_client_may_subscribe_before_the_resource_exists() -> None:
+    server = documents()
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        assert await peer.result("resources/subscribe", {"uri": "doc://later"}) == {}
+        server.add_resource("doc://later", "now it is here")
+        assert [message["method"] for message in await peer.quiet()] == ["notifications/resources/list_changed"]
+        server.notify_updated("doc://later")
+        assert await peer.quiet() == [updated("doc://later")]
+
+
+@pytest.mark.row("R17", "A10", "PH23")
 async def test_update_reaches_only_its_subscribers() -> None:
     server = documents()
     async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c:
@@ -409,7 +421,7 @@ async def test_update_reaches_only_its_subscribers() -> None:
         assert [await peer.quiet() for peer in (a, b, c)] == [[updated("doc://readme")], [updated("doc://readme")], []]
 
 
-@pytest.mark.row("R14")
+@pytest.mark.row("R14", "PH22")
 async def test_subscribe_needs_the_capability() -> None:
     server, watched = Server("t", subscribe=False), []
     server.add_resource("doc://readme", "# Hi")
@@ -424,7 +436,7 @@ async def test_subscribe_needs_the_capability() -> None:
     assert watched == []
 
 
-@pytest.mark.row("R23", "A11", "AD006")
+@pytest.mark.row("R23", "A11", "AD006", "PH25")
 async def test_subscriptions_end_with_the_connection() -> None:
     server, ended = documents(), []
     server.on_last_unsubscribed(ended.append)
@@ -489,7 +501,7 @@ async def test_subscription_is_confirmed_after_its_hook() -> None:
 # --- changes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("RES-05", "R19")
+@pytest.mark.row("RES-05", "R19", "PH24")
 @pytest.mark.parametrize("uri", ["doc://new", "doc://new/{page}"])
 async def test_adding_and_removing_are_announced_separately(uri: str) -> None:
     clock = ManualClock()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.founding import FEATURES
 from tests.modern import enveloped
 from tests.processes import PATIENCE, StdioPeer, eventually
 from tests.spec import busy_server
@@ -321,7 +322,7 @@ ENDINGS = [
 @pytest.mark.parametrize("end", ENDINGS)
 def test_every_trigger_runs_the_same_shutdown(end: Callable[[StdioPeer], None]) -> None:
     with StdioPeer(SCRIPT) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         end(peer)
         assert peer.exit_code() == 0
         assert [line for line in peer.stderr().split() if line != "cleanup"] == STAGES
@@ -366,7 +367,7 @@ def test_exit_code_names_the_stage_that_overran(stage: str, tmp_path: Path) -> N
     hurried = HURRIED if stage == "DrainPendingRequests" else {**HURRIED, "TRUNKLINE_DRAIN_TIMEOUT": "30"}
     hurried = {**hurried, "STORE": str(tmp_path / "store.db")}
     with StdioPeer(SCRIPT, env=hurried) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         OVERRUNS[stage](peer)
         peer.kill(signal.SIGTERM)
         assert peer.process.wait(PATIENCE) == EXIT_CODES[stage]
@@ -377,7 +378,7 @@ def test_exit_code_names_the_stage_that_overran(stage: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(("tool", "code"), [("stubborn", 82), ("leaves_a_thread", 85)])
 def test_unstoppable_work_does_not_delay_the_exit(tool: str, code: int) -> None:
     with StdioPeer(SCRIPT, env=HURRIED) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         peer.tool(tool)
         peer.receive()
         peer.close_input()
@@ -388,7 +389,7 @@ def test_unstoppable_work_does_not_delay_the_exit(tool: str, code: int) -> None:
 @pytest.mark.row("D13")
 def test_second_signal_exits_a_blocked_process() -> None:
     with StdioPeer(SCRIPT) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         peer.tool("spins")
         eventually(lambda: "spinning" in peer.stderr())
         eventually(
@@ -406,7 +407,7 @@ def crashed(folder: Path, how: str) -> tuple[int, str, dict[str, Any]]:
     """The exit code, standard error and dump of a process that crashed."""
     env = {"TRUNKLINE_CRASH_FOLDER": str(folder), "SOME_SETTING": "from the environment"}
     with StdioPeer(SCRIPT, env=env) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         peer.tool("forever")
         peer.receive()
         peer.result("tools/call", {"name": "crash", "arguments": {"how": how, "secret": SECRET}})
@@ -441,7 +442,7 @@ def test_crash_is_logged_dumped_and_ends_the_process(tmp_path: Path, how: str) -
 
 def test_leftover_callback_of_a_handler_is_no_crash() -> None:
     with StdioPeer(SCRIPT) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         peer.result("tools/call", {"name": "misuses"})
         eventually(lambda: peer.stderr().count("MisuseError: there is no list") == 1)
         assert peer.result("ping") == {}
@@ -459,7 +460,7 @@ def test_crash_dump_has_no_secrets(tmp_path: Path) -> None:
 @pytest.mark.row("D15")
 def test_graceful_shutdown_leaves_no_dump(tmp_path: Path) -> None:
     with StdioPeer(SCRIPT, env={"TRUNKLINE_CRASH_FOLDER": str(tmp_path)}) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         peer.kill(signal.SIGTERM)
         assert peer.exit_code() == 0
     assert list(tmp_path.iterdir()) == []
@@ -469,7 +470,7 @@ def test_graceful_shutdown_leaves_no_dump(tmp_path: Path) -> None:
 async def test_crash_without_folder_is_reported_without_a_dump(tmp_path: Path) -> None:
     subject = RunningServer()
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         subject.server.abort(ValueError("x"))
         subject.server.abort(KeyError("a second one is of no interest"))
         await subject.server.shutdown()
@@ -488,7 +489,7 @@ async def test_failing_handler_is_no_crash() -> None:
         raise ZeroDivisionError
 
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         await peer.result("tools/call", {"name": "breaks"})
         assert subject.server.crash is None
         await subject.server.shutdown()

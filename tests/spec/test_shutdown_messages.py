@@ -86,7 +86,7 @@ async def asked(caller: Caller, message: Any, **headers: Any) -> Answer:
     return await caller.answer()
 
 
-@pytest.mark.row("D11")
+@pytest.mark.row("D11", "Q08")
 async def test_http_shutdown_refuses_new_clients_and_known_sessions() -> None:
     async with ending() as server:
         session = await begin(server.port)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.founding import FEATURES
 from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.processes import StdioPeer
@@ -55,7 +56,7 @@ async def ended(peer: RawPeer) -> None:
 async def test_shutdown_request_drains_replies_and_closes() -> None:
     subject = RunningServer()
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         waiting = await subject.busy(peer)
         asked = peer.call("shutdown")
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
@@ -76,7 +77,7 @@ async def test_shutdown_request_drains_replies_and_closes() -> None:
 async def test_shutdown_notification_does_the_same(name: str) -> None:
     subject = RunningServer()
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         waiting = await subject.busy(peer)
         peer.notify(name)
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
@@ -91,13 +92,13 @@ async def test_shutdown_notification_does_the_same(name: str) -> None:
 async def test_shutdown_request_does_not_affect_other_clients() -> None:
     subject = RunningServer()
     async with RawPeer(subject.server) as peer, RawPeer(subject.server) as other:
-        await peer.initialize()
-        await other.initialize()
+        await peer.initialize(capabilities=FEATURES)
+        await other.initialize(capabilities=FEATURES)
         await other.result("resources/subscribe", {"uri": "memo://one"})
         assert await peer.result("shutdown") == {}
         await ended(peer)
         subject.server.notify_updated("memo://one")
-        assert (await other.receive())["method"] == "notifications/resources/updated"
+        assert (await other.receive())["method"] == "resources/updated"
         await other.result("tools/call", {"name": "quick"})
     await subject.server.aclose()
 
@@ -106,7 +107,7 @@ async def test_shutdown_request_does_not_affect_other_clients() -> None:
 async def test_hanging_call_is_cancelled_before_the_reply() -> None:
     subject = RunningServer(drain_timeout=0.05)
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         await subject.busy(peer)
         assert await peer.result("shutdown") == {}
         await ended(peer)
@@ -117,7 +118,7 @@ async def test_hanging_call_is_cancelled_before_the_reply() -> None:
 async def test_server_shutdown_answers_a_pending_shutdown_request() -> None:
     subject = RunningServer()
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         waiting = await subject.busy(peer)
         asked = peer.call("shutdown")
         ending = asyncio.create_task(subject.server.shutdown())
@@ -133,7 +134,7 @@ async def test_server_shutdown_answers_a_pending_shutdown_request() -> None:
 async def test_shutdown_request_works_while_paused_or_busy(wait: bool) -> None:
     subject = RunningServer(max_calls=1)
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         await subject.busy(peer)
         subject.server.pause(wait=wait)
         asked = peer.call("shutdown")
@@ -148,7 +149,7 @@ async def test_shutdown_request_works_while_paused_or_busy(wait: bool) -> None:
 async def test_shutdown_request_is_not_queued() -> None:
     subject = RunningServer(max_calls=1)
     async with RawPeer(subject.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         await subject.busy(peer)
         asked = peer.call("shutdown")
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
@@ -161,7 +162,7 @@ async def test_shutdown_request_is_not_queued() -> None:
 async def test_shutdown_method_needs_the_profile() -> None:
     server = Server("t")
     async with RawPeer(server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         assert (await peer.error("shutdown"))["code"] == -32601
         for name in NAMES:
             peer.notify(name)
@@ -185,7 +186,7 @@ async def test_shutdown_method_does_not_exist_in_the_modern_era() -> None:
 async def two_sessions(subject: RunningServer) -> AsyncIterator[tuple[Host, str, str]]:
     async with hosted(subject.server) as host:
         host.app = subject.server.asgi()  # sessions are durable if the store is
-        yield host, await host.session(), await host.session()
+        yield host, await host.session(capabilities=FEATURES), await host.session(capabilities=FEATURES)
 
 
 async def say_shutdown(host: Host, session: str, how: str) -> None:
@@ -239,7 +240,7 @@ async def test_ended_session_frees_its_quota() -> None:
     subject = RunningServer(max_sessions=2)
     async with two_sessions(subject) as (host, mine, _):
         await say_shutdown(host, mine, "request")
-        await host.session()
+        await host.session(capabilities=FEATURES)
 
 
 # --- on stdio -----------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ def asks(peer: StdioPeer) -> None:
 @pytest.mark.parametrize("say", [asks, lambda peer: peer.notify("shutdown")], ids=["request", "notification"])
 def test_stdio_shutdown_request_ends_the_process(say: Callable[[StdioPeer], None]) -> None:
     with StdioPeer(SCRIPT) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         say(peer)
         assert peer.exit_code() == 0
         assert peer.stderr().split() == STAGES
@@ -262,7 +263,7 @@ def test_stdio_shutdown_request_ends_the_process(say: Callable[[StdioPeer], None
 @pytest.mark.row("L28")
 def test_stdio_shutdown_request_reports_cancelled_calls() -> None:
     with StdioPeer(SCRIPT, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.1"}) as peer:
-        peer.initialize()
+        peer.initialize(capabilities=FEATURES)
         peer.tool("forever")
         peer.receive()
         assert peer.result("shutdown") == {}

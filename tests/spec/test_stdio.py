@@ -240,7 +240,7 @@ def test_oversized_response_becomes_an_error() -> None:
 CATALOGUE = """
 from trunkline import Server, Settings
 
-server = Server("catalogue", settings=Settings(unsent_high=1 << 20, unsent_limit=64 << 20))
+server = Server("catalog", settings=Settings(unsent_high=1 << 20, unsent_limit=64 << 20))
 server.add_resource("big://text", "x" * 300_000)
 server.run()
 """

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.founding import FEATURES
 from tests.http_peer import HttpPeer
 from tests.interop.server_processes import ServerProcess
 from tests.limits import PATIENCE
@@ -197,7 +198,7 @@ async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: P
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
             peer = HttpPeer(http, f"http://{place}/mcp")
-            await peer.open()
+            await peer.open(FEATURES)
             async with peer.listening() as said:
                 made = [await peer.result(method, params) for method, params in ASKED.items()]
                 began = [await anext(said) for _ in range(3)]

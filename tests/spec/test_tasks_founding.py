@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.founding import FEATURES
 from tests.limits import PATIENCE
 
 from trunkline import Context, ProtocolError, Server, Settings, TaskPolicy, ToolError
@@ -64,7 +65,7 @@ async def create(peer: RawPeer, *, action: str = "work", metadata: Any = None, *
 async def test_profile_has_tasks_in_every_handshake_revision(revision: str) -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer:
-        answer = await peer.initialize(revision)
+        answer = await peer.initialize(revision, FEATURES)
         assert answer["protocolVersion"] == revision
         assert "tasks" in answer["capabilities"]
         ident = await create(peer, text="well", metadata={"progressToken": "progress-123", "timeout": 30000})
@@ -103,7 +104,7 @@ async def ended(peer: RawPeer, ident: str) -> Any:
 async def test_create_method_makes_a_task_with_all_members() -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         ident = await create(peer, text="well")
         await work.begun.wait()
         task = (await peer.result("tasks/get", {"taskId": ident}))["task"]
@@ -118,11 +119,11 @@ async def test_create_method_makes_a_task_with_all_members() -> None:
         assert await peer.result("tasks/result", {"taskId": ident}) == {"result": task["result"]}
 
 
-@pytest.mark.row("J06", "J10", "J11")
+@pytest.mark.row("J06", "J10", "J11", "N17")
 async def test_each_state_is_notified_once_with_progress_token() -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         asked = {"action": {"type": "work"}, "metadata": {"progressToken": "t"}}
         number = peer.call("tasks/create", asked)
         await work.begun.wait()
@@ -150,7 +151,7 @@ async def said_until(peer: RawPeer, status: str) -> list[Any]:
 async def test_missing_result_is_refused() -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         ident = await create(peer)
         error = await peer.error("tasks/result", {"taskId": ident})
         assert (error["code"], error["data"]["kind"]) == (-32089, "task_result_not_ready")
@@ -160,7 +161,7 @@ async def test_missing_result_is_refused() -> None:
 async def test_cancel_stops_work_and_refuses_ended_or_unknown_tasks() -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         ident = await create(peer)
         await work.begun.wait()
         assert await peer.result("tasks/cancel", {"taskId": ident, "reason": "enough"}) == {}
@@ -175,7 +176,7 @@ async def test_cancel_stops_work_and_refuses_ended_or_unknown_tasks() -> None:
 async def test_idempotency_key_names_one_task() -> None:
     work, key = TaskServer(), {"trunkline/idempotency-key": "order 7"}
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         asked = {"action": {"type": "work", "parameters": {"text": "a"}}, "_meta": key}
         made = await peer.result("tasks/create", asked)
         assert await peer.result("tasks/create", asked) == made
@@ -192,7 +193,7 @@ async def test_idempotency_key_names_one_task() -> None:
 )
 async def test_failed_task_has_an_error_code_instead_of_a_result(action: str, code: int, message: str) -> None:
     async with RawPeer(TaskServer().server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         ident = await create(peer, action=action)
         task = await ended(peer, ident)
         assert (task["status"], task["error"]["code"]) == ("failed", code)
@@ -204,7 +205,7 @@ async def test_failed_task_has_an_error_code_instead_of_a_result(action: str, co
 @pytest.mark.row("J14")
 async def test_cancelled_task_has_no_result() -> None:
     async with RawPeer(TaskServer().server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         ident = await create(peer)
         await peer.result("tasks/cancel", {"taskId": ident})
         assert (await peer.error("tasks/result", {"taskId": ident}))["code"] == -32084
@@ -214,8 +215,8 @@ async def test_cancelled_task_has_no_result() -> None:
 async def test_list_pages_through_tasks_of_its_session() -> None:
     work = TaskServer(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
-        await peer.initialize()
-        await other.initialize()
+        await peer.initialize(capabilities=FEATURES)
+        await other.initialize(capabilities=FEATURES)
         made = [await create(peer) for _ in range(150)]
         first = await peer.result("tasks/list", {"limit": 100})
         second = await peer.result("tasks/list", {"limit": 100, "cursor": first["cursor"]})
@@ -230,7 +231,7 @@ async def test_timed_out_task_fails_with_its_code() -> None:
     clock = ManualClock()
     work = TaskServer(clock=clock)
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         short, usual = await create(peer, metadata={"timeout": 50}), await create(peer)
         await work.begun.wait()
         clock.advance(0.06)
@@ -248,7 +249,7 @@ async def test_timed_out_task_fails_with_its_code() -> None:
 async def test_task_limit_has_its_code() -> None:
     work = TaskServer(settings=Settings(max_tasks=1))
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         await create(peer)
         asked = {"action": {"type": "work"}}
         assert (await peer.error("tasks/create", asked))["code"] == -32087
@@ -261,7 +262,7 @@ async def test_task_limit_has_its_code() -> None:
 @pytest.mark.parametrize("action", ["plain", "nothing"])
 async def test_action_is_a_tool_that_runs_as_a_task(action: str) -> None:
     async with RawPeer(TaskServer().server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         assert (await peer.error("tasks/create", {"action": {"type": action}}))["code"] == -32602
 
 
@@ -269,7 +270,7 @@ async def test_create_method_needs_the_profile() -> None:
     server = Server("s", observers=[])
     server.add_tool(lambda: None, name="work", task=TaskPolicy())
     async with RawPeer(server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         assert (await peer.error("tasks/create", {"action": {"type": "work"}}))["code"] == -32601
 
 
@@ -281,31 +282,32 @@ def test_unknown_profile_is_refused() -> None:
 # --- beside 2025-11-25 ------------------------------------------------------------------------------
 
 
+@pytest.mark.row("X17")
 async def test_2025_11_25_dialect_works_on_the_same_server() -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer, RawPeer(work.server) as founding:
-        await peer.initialize()
-        await founding.initialize()
+        await peer.initialize(capabilities=FEATURES)
+        await founding.initialize(capabilities=FEATURES)
         task = (await peer.result("tools/call", {"name": "work", "task": {}}))["task"]
         mine = await create(founding)
         assert (await peer.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "working"
         assert (await peer.result("tasks/list"))["tasks"][0]["status"] == "working"
-        assert (await peer.error("tasks/get", {"taskId": "nothing"}))["code"] == -32602
+        assert (await peer.error("tasks/get", {"taskId": "nothing"}))["code"] == -32081
         waiting = peer.call("tasks/result", {"taskId": task["taskId"]})
         assert (await founding.error("tasks/result", {"taskId": mine}))["code"] == -32089
         assert (await founding.result("tasks/list"))["tasks"][0]["status"] == "processing"
         work.go_on.set()
         assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "done"}
-        assert (await peer.error("tasks/cancel", {"taskId": task["taskId"]}))["code"] == -32602
+        assert (await peer.error("tasks/cancel", {"taskId": task["taskId"]}))["code"] == -32090
 
 
 async def test_dialect_follows_the_task_that_is_asked_about() -> None:
     work = TaskServer()
     async with RawPeer(work.server) as peer:
-        await peer.initialize()
+        await peer.initialize(capabilities=FEATURES)
         task = (await peer.result("tools/call", {"name": "errs", "task": {}}))["task"]
     async with RawPeer(work.server) as again:
-        await again.initialize()
-        assert (await again.error("tasks/get", {"taskId": "nothing"}))["code"] == -32081
+        await again.initialize(capabilities=FEATURES)
+        assert (await again.result("tasks/list"))["tasks"] == []  # of another session
         assert (await again.error("tasks/result", {"taskId": task["taskId"]}))["code"] == 7
-        assert (await again.error("tasks/get", {"taskId": "nothing"}))["code"] == -32602
+        assert (await again.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "failed"

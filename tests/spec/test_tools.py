@@ -256,7 +256,7 @@ async def test_uncallable_tool_is_refused_with_reason(function: Any, sentence: s
 # --- calling -------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("T04")
+@pytest.mark.row("T04", "PH31")
 @every_revision
 async def test_call_result_has_content_and_is_error(revision: str) -> None:
     async with RawPeer(weather_server()) as peer:
@@ -468,7 +468,7 @@ async def test_tool_without_schema_accepts_any_object() -> None:
     assert seen == [{"x": 1}]
 
 
-@pytest.mark.row("T14", "T15")
+@pytest.mark.row("T14", "T15", "PH34")
 async def test_progress_reaches_token_owner_only() -> None:
     server = Server("t")
 
@@ -569,7 +569,7 @@ def refusal(answer: Any, revision: str) -> Any:
     return data["errors"]
 
 
-@pytest.mark.row("T07", "T08", "T11", "T21", "A14", "X09", "AD007")
+@pytest.mark.row("T07", "T08", "T11", "T21", "A14", "X09", "AD007", "PH32")
 @both
 @every_revision
 @pytest.mark.parametrize(
@@ -606,7 +606,7 @@ async def test_default_is_applied_before_the_call(name: str) -> None:
     assert seen == [("a", 100), ("b", 1)]
 
 
-@pytest.mark.row("TOO-12", "T12", "T21", "X08")
+@pytest.mark.row("TOO-12", "T12", "T21", "X08", "PH35")
 @every_revision
 async def test_unknown_tool_is_reported_despite_arguments(revision: str) -> None:
     async with RawPeer(search_server([])) as peer:
@@ -789,7 +789,7 @@ async def test_invalid_content_is_failed_result(block: Any, kind: str) -> None:
 # --- changes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("TOO-17", "T17", "X13", "AD003")
+@pytest.mark.row("TOO-17", "T17", "X13", "AD003", "PH33")
 async def test_burst_of_changes_sends_two_notifications() -> None:
     clock = ManualClock()
     server = Server("t", tools=True, clock=clock)

@@ -401,7 +401,7 @@ async def test_close_sends_pending_messages_first() -> None:
 # --- slow readers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("N14")
+@pytest.mark.row("N14", "Q07")
 async def test_peer_that_never_reads_is_disconnected() -> None:
     settings = Settings(unsent_high=1 << 20, unsent_limit=2 << 20)
     async with served(settings=settings) as subject, peer_at(subject.url) as quick, peer_at(subject.url) as slow:

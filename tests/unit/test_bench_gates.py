@@ -37,7 +37,7 @@ def bench_of(ours: Path, base: Path, monkeypatch: pytest.MonkeyPatch, folder: Pa
     return bench_run.main([*options, "--json", str(folder / "figures.json")])
 
 
-@pytest.mark.row("Z06")
+@pytest.mark.row("Z06", "PH55")
 def test_slower_row_fails_run(scripts, monkeypatch, tmp_path, capsys) -> None:
     assert bench_of(scripts["slow"], scripts["quick"], monkeypatch, tmp_path) == 1
     assert "FAIL         gate  at most 1.1 times base" in capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_missed_rate_is_a_failure_only_if_it_is_a_gate() -> None:
     assert not inprocess.Rate("Z02", "validate", 9.0, 10).missed
 
 
-@pytest.mark.parametrize("program", ["bench.inprocess", "bench.stores"])
+@pytest.mark.parametrize("program", ["bench.inprocess", "bench.stores", "bench.observers", "bench.metrics"])
 def test_programs_of_the_run_find_their_packages(program: str) -> None:
     subprocess.run([sys.executable, "-c", f"import {program}"], cwd=ROOT, check=True)
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from bench.authentication import TOKEN
-from bench.driver import BenchError, Question, WrongAnswer
+from bench.driver import BenchError, Question, WrongAnswer, cpu_ns
 from bench.http_driver import HttpServerProcess, message_of, told_in
 from bench.valkey import store_option
-from bench.workers import WorkersProcess
+from bench.workers import Figure, WorkersProcess
+from tests.processes import children, eventually, gone
 
 BARE = [sys.executable, str(Path(__file__).parents[2] / "bench" / "peers" / "bare_http.py")]
+BARE_WORKERS = [sys.executable, str(Path(BARE[1]).with_name("bare_workers.py"))]
 SERVER = [sys.executable, str(Path(__file__).parents[2] / "bench" / "server.py")]
 
 
@@ -35,12 +37,26 @@ def test_correct_server_is_measured(window: int) -> None:
 def test_forwarded_calls_are_measured(tmp_path: Path) -> None:
     with store_option("valkey", sys.executable, str(tmp_path)) as kept:
         env = os.environ | kept | {"BENCH_WORKERS": "2"}
-        with WorkersProcess(SERVER, env, workers=2, carried=True, timed=False) as server:
+        with WorkersProcess(SERVER, env, workers=2, carried=True, figure="cpu") as server:
             sample = server.ask(echo("hello {n}"), count=8, window=2)
             lines = [line.headers for line in server._lines]
 
     assert sample.cost > 0
     assert len(set(lines)) == 2
+
+
+@pytest.mark.parametrize("figure", ["elapsed", "busiest"])
+def test_calls_to_bare_workers_are_measured(figure: Figure) -> None:
+    env = os.environ | {"BENCH_WORKERS": "2"}
+    with WorkersProcess(BARE_WORKERS, env, workers=2, carried=False, figure=figure) as server:
+        sample = server.ask(echo("hello {n}"), count=40, window=4)
+        pids = children(server.pid)
+        spent = [cpu_ns(pid) for pid in pids]
+
+    assert sample.cost > 0
+    assert min(spent) > 1_000_000  # both had two of the four connections, and a call takes more than a millisecond
+    for pid in pids:
+        eventually(lambda pid=pid: gone(pid))
 
 
 @pytest.mark.parametrize(("script", "verified"), [("server.py", True), ("asgi_server.py", False)])

@@ -10,6 +10,7 @@ from msgspec.structs import fields, replace
 from rich.pretty import pretty_repr
 
 from trunkline import Settings
+from trunkline.config import read_settings
 from trunkline.errors import ConfigError
 
 SIZES = [field.name for field in fields(Settings) if field.name.endswith("_size_limit")]
@@ -241,3 +242,48 @@ def test_invalid_keys_are_refused_without_showing_them(keys: Any) -> None:
     said = r"^state_keys(\[[01]\] must be a string of at least 32 bytes| must be a list of keys, not a string)$"
     with pytest.raises(ConfigError, match=said):
         Settings(state_keys=keys)
+
+
+TOKEN = "scraper-token-16"
+
+
+def test_metrics_token_is_hidden_in_repr() -> None:
+    for settings in (
+        Settings(metrics_token=TOKEN),
+        Settings.load(environ={"TRUNKLINE_METRICS_TOKEN": TOKEN}),
+        replace(Settings(metrics_token=TOKEN), page_size=1),
+        pickle.loads(pickle.dumps(Settings(metrics_token=TOKEN))),
+    ):
+        assert settings.metrics_token == TOKEN
+        assert TOKEN not in repr(settings) + str(settings) + pretty_repr(settings)
+    assert Settings.load(environ={"TRUNKLINE_METRICS_TOKEN": "off"}).metrics_token is None
+
+
+@pytest.mark.parametrize("token", [TOKEN[1:], f"{TOKEN} ", f"{TOKEN}\n", f"{TOKEN}ä", TOKEN.encode(), ""], ids=repr)
+def test_invalid_metrics_token_is_refused_without_showing_it(token: Any) -> None:
+    said = "must be a text of at least 16 characters that a header can have, without spaces$"
+    with pytest.raises(ConfigError, match=f"^metrics_token {said}"):
+        Settings(metrics_token=token)
+    if isinstance(token, str) and token:
+        with pytest.raises(ConfigError, match=f"^TRUNKLINE_METRICS_TOKEN {said}"):
+            Settings.load(environ={"TRUNKLINE_METRICS_TOKEN": token})
+
+
+def test_source_of_each_setting_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("page_size = 1\nmax_calls = 1\nmax_waiting = 1\n")
+    found = read_settings(file, environ={"TRUNKLINE_MAX_CALLS": "2"}, flags={"max_waiting": "3"})
+    assert found == {
+        "page_size": (1, str(file)),
+        "max_calls": (2, "TRUNKLINE_MAX_CALLS"),
+        "max_waiting": (3, "--max-waiting"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [({"max_wating": "1"}, "unknown setting 'max_wating'"), ({"max_calls": "x"}, "--max-calls must be a whole number")],
+)
+def test_wrong_flag_is_explained(flags: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read_settings(environ={}, flags=flags)

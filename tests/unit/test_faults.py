@@ -8,9 +8,9 @@ from tests.contract.connections import Recorder, tcp, turns, until
 from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
-from trunkline.errors import MisuseError, RequestTimeout, TransportError
+from trunkline.errors import MisuseError, OutcomeUnknown, RequestTimeout, TransportError
 from trunkline.protocol.client_envelope import PROBE_ID
-from trunkline.testing import Faults, ManualClock, ScriptedServer
+from trunkline.testing import Faults, ManualClock, ScriptedServer, connect
 from trunkline.transports.channel import Channel, ChannelClosed
 from trunkline.transports.memory import memory_pair
 from trunkline.wire.messages import Batch, Encoded, Malformed, Notification, Request, Response
@@ -248,3 +248,36 @@ async def test_faults_apply_to_real_sockets() -> None:
         faults.kill()
         await until(lambda: line.at_theirs.ends)
         await asyncio.gather(made[0].close(), line.theirs.close())
+
+
+async def test_messages_are_reordered() -> None:
+    line = Faulty(Faults().reorder(3, sent="b"))
+    await line.say("a", "b", "c")
+    assert line.at_theirs.methods == ["a"]
+    await line.say("d", "e")
+    assert line.at_theirs.methods == ["a", "d", "c", "b", "e"]
+    with pytest.raises(MisuseError, match="at least 2 messages, not 1"):
+        Faults().reorder(1, sent=1)
+
+
+async def test_stall_begins_with_named_message() -> None:
+    line = Faulty(Faults().stall(sent="b", received=1))
+    await line.say("a", "b", "c")
+    await line.say("d", by="theirs")
+    assert (line.at_theirs.methods, line.at_ours.methods) == (["a"], [])
+    line.faults.release("sent").release("received")
+    await turns()
+    assert (line.at_theirs.methods, line.at_ours.methods) == (["a", "b", "c"], ["d"])
+
+
+async def test_test_client_has_faults_in_three_lines() -> None:
+    server = Server("t")
+    server.add_tool(_echo, name="echo")
+    async with connect(server, faults=Faults().kill(sent="tools/call")) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.call_tool("echo", {"text": "hello"})
+        assert (await client.call_tool("echo", {"text": "again"})).data == "again"
+
+
+async def _echo(text: str) -> str:
+    return text

@@ -267,6 +267,7 @@ def test_token_cache_is_bounded() -> None:
     assert tokens.get("c", frozenset(), 10.0) is None
 
 
+@pytest.mark.row("Q08")
 async def test_unavailable_issuer_gets_503_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with running_issuer() as issuer, guarded(signed(issuer)) as host:
         issuer.down = True
