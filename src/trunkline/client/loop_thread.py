@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from trunkline.errors import MisuseError, OutcomeUnknown
@@ -67,7 +67,7 @@ class LoopThread:
             call = _LoopCall(self._loop, ask)
         try:
             return call.result()
-        except CancelledError:
+        except asyncio.CancelledError:
             raise OutcomeUnknown(f"the {self._what} was closed") from None
         except BaseException:  # for example, Ctrl+C
             call.cancel()
@@ -84,24 +84,27 @@ class LoopThread:
 
 class _LoopCall(Generic[T]):
     """A coroutine on the loop of the thread. It is created there, where no Ctrl+C can come between creating and
-    running it."""
+    running it.
+
+    Its outcome travels through a `SimpleQueue`, which takes its lock in C. `Event` and `concurrent.futures.Future` take
+    theirs in Python, and a Ctrl+C in between would leave it locked: the thread of the loop then waits for ever.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._loop = loop
         self._make_coroutine = make_coroutine
-        self._outcome: Future[T] = Future()
+        self._ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
         self._task: asyncio.Task[T] | None = None
         loop.call_soon_threadsafe(self._start)
 
     def result(self) -> T:
-        """Wait for the result and return it."""
-        return self._outcome.result()
+        """Wait for the result and return it, once."""
+        return self._ended.get().result()
 
     def cancel(self) -> None:
         """Cancel the coroutine."""
-        if not self._outcome.done():
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
-                self._loop.call_soon_threadsafe(self._cancel)
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _start(self) -> None:
         self._task = self._loop.create_task(self._make_coroutine())
@@ -112,12 +115,9 @@ class _LoopCall(Generic[T]):
             self._task.cancel()
 
     def _on_done(self, task: "asyncio.Task[T]") -> None:
-        if task.cancelled():
-            self._outcome.cancel()
-        elif (error := task.exception()) is not None:
-            self._outcome.set_exception(error)
-        else:
-            self._outcome.set_result(task.result())
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved, for a caller that has been interrupted
+        self._ended.put(task)
 
 
 class _IterationEnded(Exception):
