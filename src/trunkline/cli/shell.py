@@ -5,13 +5,11 @@ waits: notifications are handled, and a lost connection is restored.
 """
 
 import argparse
-import asyncio
 import contextlib
 import shlex
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from trunkline.cli import call, catalog, requests
@@ -19,8 +17,8 @@ from trunkline.cli.catalog import Catalog, fetch_catalog
 from trunkline.cli.commands import EXIT_OK
 from trunkline.cli.connection import TARGET_HELP, Command, add_target_options, connect
 from trunkline.cli.terminal import Terminal, escape, escape_lines
+from trunkline.client.loop_thread import LoopThread
 from trunkline.errors import MisuseError, TrunklineError
-from trunkline.event_loop import find_loop_factory
 
 if TYPE_CHECKING:
     from trunkline.client.client import Client
@@ -67,58 +65,32 @@ class _Loop:
     """An event loop on a thread of its own."""
 
     def __init__(self) -> None:
-        ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = threading.Thread(target=_run_loop, args=[ready], name="trunkline-shell", daemon=True)
+        self._thread = LoopThread("shell")
         self._thread.start()
-        self._loop, self._stop = ready.result()
 
-    def run(self, work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None] = lambda: None) -> T:
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], on_interrupt: Callable[[], None] = lambda: None) -> T:
         """Run a coroutine to its end. Ctrl+C cancels it, and is raised once it has ended."""
-        ended = threading.Event()
-
-        async def main() -> T:
-            try:
-                return await work
-            finally:
-                ended.set()
-
-        future: Future[T] = asyncio.run_coroutine_threadsafe(main(), self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            on_interrupt()
-            future.cancel()
-            ended.wait(_CANCEL_TIMEOUT)
-            raise
+        return self._thread.wait(work, on_interrupt=on_interrupt, grace=_CANCEL_TIMEOUT)
 
     def close(self) -> None:
         """Cancel the remaining work and stop the loop."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self._thread.stop(_do_nothing)
 
 
-def _run_loop(ready: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]") -> None:
-    """Run an event loop until its event is set."""
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        ready.set_result((asyncio.get_running_loop(), stop))
-        await stop.wait()
-
-    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
-        runner.run(main())
+async def _do_nothing() -> None:
+    """The last work of a loop that has nothing left to close."""
 
 
 def _run(options: argparse.Namespace) -> int:
     terminal, loop = Terminal(), _Loop()
     connection = connect(options, terminal, reserved=False)  # Python edits lines on the real output only
     try:
-        client = loop.run(connection.__aenter__())
+        client = loop.run(connection.__aenter__)
         try:
             shell = _Shell(client, terminal, loop, options)
             shell.run()
         finally:
-            loop.run(connection.__aexit__(None, None, None))
+            loop.run(partial(connection.__aexit__, None, None, None))
     finally:
         loop.close()
     return EXIT_OK
@@ -157,7 +129,7 @@ class _Shell:
 
     def _refresh(self) -> None:
         with contextlib.suppress(TrunklineError):
-            self._catalog = self._loop.run(fetch_catalog(self._client))
+            self._catalog = self._loop.run(partial(fetch_catalog, self._client))
 
     def _run_line(self, line: str) -> bool:
         """Run a line; return False at the end."""
@@ -194,7 +166,7 @@ class _Shell:
         options = parser.parse_intermixed_args(words[1:])
         options.timeout = self._options.timeout
         self._terminal.resume_asking()
-        self._loop.run(command(self._client, options, self._terminal), self._terminal.stop_asking)
+        self._loop.run(partial(command, self._client, options, self._terminal), self._terminal.stop_asking)
         if words[0] == "list":
             self._refresh()
 

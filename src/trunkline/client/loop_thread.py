@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from trunkline.errors import MisuseError, OutcomeUnknown
@@ -52,26 +52,39 @@ class LoopThread:
             self._loop = None
         try:
             if closing is not None:
-                closing.result()
+                closing.wait().result()
         finally:
             if loop is not None:
                 loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def wait(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine, and wait for its result."""
+    def wait(
+        self,
+        ask: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        on_interrupt: Callable[[], None] = lambda: None,
+        grace: float | None = None,
+    ) -> T:
+        """Run a coroutine, and wait for its result. Ctrl+C calls `on_interrupt` and cancels the coroutine, which has
+        `grace` seconds to end before the exception is raised."""
         with self._lock:
             if self._loop is None or threading.current_thread() is self._thread:
                 message = _NOT_OPEN if self._loop is None else _WOULD_DEADLOCK
                 raise MisuseError(message.format(what=self._what))
             call = _LoopCall(self._loop, ask)
         try:
-            return call.result()
+            ended = call.wait()
+        except BaseException:  # Ctrl+C, or what another signal handler raises
+            on_interrupt()
+            call.cancel()
+            if grace is not None:
+                with contextlib.suppress(Empty):
+                    call.wait(grace)
+            raise
+        try:
+            return ended.result()
         except asyncio.CancelledError:
             raise OutcomeUnknown(f"the {self._what} was closed") from None
-        except BaseException:  # for example, Ctrl+C
-            call.cancel()
-            raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """Yield the items of an async iterator, one wait for each."""
@@ -97,9 +110,9 @@ class _LoopCall(Generic[T]):
         self._task: asyncio.Task[T] | None = None
         loop.call_soon_threadsafe(self._start)
 
-    def result(self) -> T:
-        """Wait for the result and return it, once."""
-        return self._ended.get().result()
+    def wait(self, timeout: float | None = None) -> "asyncio.Task[T]":
+        """Wait until the coroutine has ended; return its task. Raise `Empty` at the time-out."""
+        return self._ended.get(timeout=timeout)
 
     def cancel(self) -> None:
         """Cancel the coroutine."""

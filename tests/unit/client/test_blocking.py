@@ -144,12 +144,12 @@ def test_ctrl_c_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     with BlockingClient(Later()) as client:
         given_up = threading.Event()
 
-        def interrupted(self: Any) -> Any:
+        def interrupted(self: Any, timeout: float | None = None) -> Any:
             monkeypatch.undo()
             given_up.set()
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("trunkline.client.loop_thread._LoopCall.result", interrupted)
+        monkeypatch.setattr("trunkline.client.loop_thread._LoopCall.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.call_tool("slow")
         assert given_up.is_set()
