@@ -15,9 +15,9 @@ def test_table_counts_commands_and_lines() -> None:
         side.calls = [Cost(3, 3), Cost(0.5, 0.25), Cost(0.7, 0.3)]
     created.created = Cost(0.1, 0.1)
     table = lines(found)
-    assert table[1].split()[:3] == ["trunkline", "3", "7"]
-    assert table[3].split()[:4] == ["trunkline", "new", "4", "0"]
-    assert table[5].split()[:3] == ["fastmcp", "3", "7"]
+    assert table[1].split()[:4] == ["trunkline", "4", "7", "6.0"]
+    assert table[3].split()[:5] == ["trunkline", "new", "3", "0", "3.1"]
+    assert table[5].split()[:4] == ["fastmcp", "4", "7", "6.0"]
     assert table[1].split()[-6:] == ["3.00", "s", "(3.00)", "0.50", "s", "(0.25)"]
     assert "median of 2 later calls 0.60 s" in table[2]
 

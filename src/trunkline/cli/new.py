@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from trunkline.cli import call
 from trunkline.cli.commands import EXIT_OK
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.errors import ConfigError, MisuseError
@@ -62,10 +63,23 @@ def _new(options: argparse.Namespace) -> int:
     if options.json:
         terminal.json({"folder": str(folder.absolute()), "files": [*contents]})
         return EXIT_OK
-    terminal.note(f"created {escape(str(folder))} with {', '.join(contents)}; next:")
+    terminal.note(f"created {escape(str(folder))} with {', '.join(contents)}")
+    if (code := _call_first_tool(folder / "server.py", terminal)) != EXIT_OK:
+        return code
+    terminal.note("next:")
     for command in (f"cd {shlex.quote(str(folder))}", "python -m pytest", _next_command(http=options.http)):
         terminal.line(f"  {escape(command)}")
     return EXIT_OK
+
+
+def _call_first_tool(server: Path, terminal: Terminal) -> int:
+    """Show that the new server works: run `trunkline call`, and return its exit code."""
+    parser = argparse.ArgumentParser()
+    call.configure(parser)
+    words = (str(server), "add", "a=2", "b=3")
+    terminal.note(escape(f"first call: trunkline call {shlex.join(words)}"))
+    options = parser.parse_args(words)
+    return options.run(options)
 
 
 def _next_command(*, http: bool) -> str:

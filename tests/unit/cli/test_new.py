@@ -40,10 +40,21 @@ def test_project_passes_its_own_checks(capsys: pytest.CaptureFixture[str], here:
     check(folder, sys.executable, "-m", "pyright", "--pythonpath", sys.executable)
 
 
-def test_next_commands_are_printed(capsys: pytest.CaptureFixture[str], here: Path) -> None:
-    code, out, err = run(capsys, "new", "shop")
-    assert (code, out) == (0, "  cd shop\n  python -m pytest\n  trunkline install server.py --host claude-desktop\n")
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [
+        ([], "trunkline install server.py --host claude-desktop"),
+        (["--http", "--tasks"], "trunkline run server.py --http"),
+    ],
+    ids=["plain", "http and tasks"],
+)
+def test_first_call_and_next_commands_are_printed(
+    capsys: pytest.CaptureFixture[str], here: Path, options: list[str], last: str
+) -> None:
+    code, out, err = run(capsys, "new", "shop", *options)
+    assert (code, out) == (0, f"5\n  cd shop\n  python -m pytest\n  {last}\n")
     assert err.startswith("created shop with server.py, tests/test_server.py, README.md, pyproject.toml, .gitignore")
+    assert "first call: trunkline call shop/server.py add a=2 b=3\n" in err
 
 
 def test_printed_commands_work(capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
