@@ -9,6 +9,7 @@ Without /bin/sh there is no guard; a child then notices our death only by the en
 """
 
 import contextlib
+import errno
 import os
 import subprocess
 import threading
@@ -49,22 +50,25 @@ def remove(group: int) -> None:
 
 
 def _update_guard() -> None:
+    """Send the groups to the guard; start one if there is none, and end it if there are no groups."""
     global _guard_pipe
-    if _guard_pipe is None or not _send_groups(_guard_pipe):
-        _guard_pipe = _start_guard() if _groups else None
-        if _guard_pipe is not None:
-            _send_groups(_guard_pipe)
-    elif not _groups:
+    if _guard_pipe is not None and not _send_groups(_guard_pipe):
+        _guard_pipe = None
+    if _groups and _guard_pipe is None:
+        pipe = _start_guard()
+        _guard_pipe = pipe if pipe is not None and _send_groups(pipe) else None
+    elif not _groups and _guard_pipe is not None:
         os.close(_guard_pipe)
         _guard_pipe = None
 
 
 def _send_groups(pipe: int) -> bool:
-    """Send the current groups to the guard; return False if it is gone."""
+    """Send the current groups to the guard; return False, and close the pipe, if the guard has ended."""
     try:
         os.write(pipe, b"%b\n" % b" ".join(b"%d" % group for group in sorted(_groups)))
-    except BrokenPipeError:
-        os.close(pipe)
+    except OSError as error:
+        if error.errno != errno.EBADF:  # unless other code of this process has closed all descriptors
+            os.close(pipe)
         return False
     return True
 

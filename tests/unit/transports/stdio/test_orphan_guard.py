@@ -94,6 +94,30 @@ def test_no_guard_without_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     orphan_guard.remove(4711)
 
 
+def test_guard_that_ends_at_once_is_replaced_later(
+    children: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = children
+    with monkeypatch.context() as patched:
+        patched.setattr(orphan_guard, "_GUARD_SCRIPT", "exit 1")
+        orphan_guard.add(one.pid)
+    assert orphan_guard._guard_pipe is None
+    orphan_guard.add(two.pid)
+    orphan_guard._reset_after_fork()
+    assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+def test_pipe_closed_by_other_code_is_replaced(children: list[subprocess.Popen[bytes]]) -> None:
+    one, two = children
+    orphan_guard.add(one.pid)
+    assert orphan_guard._guard_pipe is not None
+    orphan_guard.add(two.pid)
+    os.close(orphan_guard._guard_pipe)  # kills the first two, as the end of this process would
+    assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
+    orphan_guard.remove(one.pid)
+    assert eventually(guards)
+
+
 FORKS = """
 import os, subprocess, time
 from trunkline.transports.stdio import orphan_guard
