@@ -30,6 +30,7 @@ from typing import Any, Self
 from tests import official
 from tests.limits import PATIENCE
 
+from trunkline.event_loop import find_loop_factory
 from trunkline.testing import RawPeer, Transcript
 
 
@@ -237,6 +238,7 @@ def eventually(truth: Callable[[], Any], timeout: float = PATIENCE, *, every: fl
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
     """Fail if a task, thread, descriptor or child process is left that did not exist before."""
+    find_loop_factory()().close()  # libuv opens a pipe for signals with the first loop, and keeps it
     before = _there()
     yield
     if tasks := _tasks() - before["tasks"]:

@@ -108,14 +108,12 @@ async def test_server_that_believes_forged_messages_is_detected(tmp_path: Path, 
 async def test_server_that_keeps_its_name_after_eviction_is_detected(
     deployment: Deployment, tmp_path: Path, seed: int
 ) -> None:
-    """Its peers send an evicted process no more messages, and the store refuses its writes. So most clients wait for
-    ever.
+    """Its peers send an evicted process no more messages, and the store refuses its writes. So its clients wait for
+    ever. How many it has is a matter of chance.
     """
-    asleep = tuple(FaultInjection("stop", 20, 0.0, who, lasts=1.5 * SHORT) for who in (0.1, 0.6))
+    asleep = tuple(FaultInjection("stop", 20, 0.0, who, lasts=1.5 * SHORT) for who in (0.1, 0.35, 0.6, 0.85))
     parts = plan(seed, clients=20, rounds=0).parts
     history, _ = await run(Plan(seed, parts, asleep, deployment, SHORT), tmp_path, fault="stale", patience=3.0)
-    stuck = {saw.operation.partition(".")[0] for saw in history.observations if saw.outcome == "failed"}
-    assert len(stuck) > len(parts) / 2
     assert [fault for fault in violations(history) if "failed" in fault]
 
 

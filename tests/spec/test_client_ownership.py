@@ -6,7 +6,6 @@ A caller never sees an exception group or a cancellation that it did not ask for
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.limits import PATIENCE
 from tests.processes import children, command, eventually, gone, light, nothing_left
 
 from trunkline import BlockingClient, Client, Server, Settings
+from trunkline.client.loop_thread import _LoopCall
 from trunkline.errors import ConnectionClosed, MisuseError, OutcomeUnknown, TransportError, TrunklineError
 from trunkline.protocol.lifecycle import Phase
 from trunkline.testing import ScriptedServer
@@ -455,11 +455,11 @@ def test_second_ctrl_c_while_closing_leaves_no_waiter(monkeypatch: pytest.Monkey
         except BaseException as error:
             outcomes.append(error)
 
-    result = Future[Any].result
+    wait = _LoopCall[Any].wait
 
-    def interrupted(self: "Future[Any]", timeout: float | None = None) -> Any:
+    def interrupted(self: "_LoopCall[Any]", timeout: float | None = None) -> Any:
         if threading.current_thread() is thread:  # it may only now begin to wait for its outcome
-            return result(self, timeout)
+            return wait(self, timeout)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
@@ -468,7 +468,7 @@ def test_second_ctrl_c_while_closing_leaves_no_waiter(monkeypatch: pytest.Monkey
         thread = threading.Thread(target=use)
         thread.start()
         eventually(lambda: [one for one in client.pending() if one.method == "tools/call"])
-        monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+        monkeypatch.setattr(_LoopCall, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.close()
         thread.join(PATIENCE)

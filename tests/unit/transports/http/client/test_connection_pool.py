@@ -104,7 +104,7 @@ async def test_connection_closed_while_idle_is_not_used_again(server: Web, pool:
         server.on("POST", lambda visit, visits=visits: (visits.append(visit), visit.respond(200, b"{}"))[1])
         await fetch(pool, server.url)
         end(visits[0])
-        await until(lambda: server.open == 0)
+        await until(lambda pool=pool: server.open == 0 and not pool._origins)  # both sides know
         assert await fetch(pool, server.url) == b"{}"
         await pool.close()
         pool = ConnectionPool(Settings())
