@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.cli.arguments import parse_arguments
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK
-from trunkline.cli.connection import TARGET_HELP, add_target_options, run_with_client
+from trunkline.cli.connection import TARGET_HELP, add_target_options, ends_with_command, run_with_client
 from trunkline.cli.content import ContentPrinter
 from trunkline.cli.progress import ProgressLine
 from trunkline.cli.signatures import describe_tool
@@ -37,18 +37,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
     add_arguments(parser)
     parser.epilog = f"{EXAMPLES}\n{TARGET_HELP}"
-    parser.set_defaults(run=run_with_client(call))
+    parser.set_defaults(run=run_with_client(_call_once))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments besides those of the connection."""
     parser.add_argument("tool", metavar="TOOL", help="the tool's name")
     parser.add_argument(
-        "arguments", metavar="ARGUMENT", nargs="*", help="key=value, key:=JSON, key=@file, @file or a JSON object"
+        "arguments",
+        metavar="ARGUMENT",
+        nargs="*",
+        default=[],
+        help="key=value, key:=JSON, key=@file, @file or a JSON object",
     )
     parser.add_argument("--save", metavar="FOLDER", help="folder for images and other binary results")
     parser.add_argument("--task", action="store_true", help="start the call as a task and print the task's id")
     parser.add_argument("--key", metavar="KEY", help="idempotency key: calls with the same key run once")
+
+
+async def _call_once(client: "Client", options: argparse.Namespace, terminal: Terminal) -> int:
+    if options.task and ends_with_command(options.target):
+        terminal.note("the server ends with this command, and the task too unless the server has a store")
+    return await call(client, options, terminal)
 
 
 async def call(client: "Client", options: argparse.Namespace, terminal: Terminal) -> int:

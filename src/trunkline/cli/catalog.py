@@ -60,8 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments besides those of the connection."""
     parser.add_argument(
-        "kinds", metavar="KIND", nargs="*", choices=(*_KINDS, []), help=f"one or more of {', '.join(_KINDS)}"
+        "kinds", metavar="KIND", nargs="*", type=_read_kind, default=[], help=f"one or more of {', '.join(_KINDS)}"
     )
+
+
+def _read_kind(text: str) -> str:
+    if text not in _KINDS:  # `choices` would reject the empty list, which is the default
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(_KINDS)}, not {text!r}")
+    return text
 
 
 async def list_catalog(client: "Client", options: argparse.Namespace, terminal: Terminal) -> int:

@@ -15,8 +15,16 @@ from trunkline.cli.loading import NoServer, is_python_file, load_server, split_o
 from trunkline.cli.questions import TerminalAnswers
 from trunkline.cli.terminal import Terminal, escape, escape_lines
 from trunkline.cli.tokens import read_token
-from trunkline.errors import ConnectionClosed, MisuseError, TransportError, TrunklineError
+from trunkline.errors import (
+    ConnectionClosed,
+    MissingCapability,
+    MisuseError,
+    PeerError,
+    TransportError,
+    TrunklineError,
+)
 from trunkline.event_loop import run as run_loop
+from trunkline.server.run.importing import Overrides
 
 if TYPE_CHECKING:
     from trunkline.client.client import Client
@@ -27,15 +35,20 @@ if TYPE_CHECKING:
 __all__ = [
     "TARGET_HELP",
     "Command",
+    "add_options",
     "add_target_options",
     "connect",
+    "ends_with_command",
     "find_entry",
     "make_target",
     "names_python",
+    "positive_int",
     "read_auth",
     "read_headers",
+    "read_variables",
     "run_to_exit_code",
     "run_with_client",
+    "set_variables",
     "split_config",
     "split_pairs",
 ]
@@ -50,6 +63,7 @@ A TARGET is one of
 """
 
 _DEFAULT_TIMEOUT: Final = 60.0  # seconds
+_IN_PROCESS: Final = Overrides({"drain_timeout": 0.2})  # seconds: nothing waits for what still runs at the end
 
 
 def add_target_options(parser: argparse.ArgumentParser, *, dest: str = "target") -> None:
@@ -57,7 +71,9 @@ def add_target_options(parser: argparse.ArgumentParser, *, dest: str = "target")
     if dest:
         parser.add_argument(dest, metavar="TARGET", help="the server; see below")
     group = parser.add_argument_group("connection")
-    group.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="set a variable of a command")
+    group.add_argument(
+        "--env", metavar="NAME=VALUE", action="append", default=[], help="set a variable of a command or Python file"
+    )
     group.add_argument(
         "--header", metavar="NAME:VALUE", action="append", default=[], help="send a header with requests"
     )
@@ -67,12 +83,30 @@ def add_target_options(parser: argparse.ArgumentParser, *, dest: str = "target")
     group.add_argument("--login", action="store_true", help="sign in with OAuth, in the browser")
     group.add_argument("--revision", metavar="DATE", help="newest protocol revision to use")
     group.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=_DEFAULT_TIMEOUT, help="for each request (60)"
+        "--timeout", metavar="SECONDS", type=_read_seconds, default=_DEFAULT_TIMEOUT, help="for each request (60)"
     )
     group.add_argument("--log-level", metavar="LEVEL", help="show the server's log messages from this level on")
     group.add_argument("--stderr", action="store_true", help="show the standard error of a command as it comes")
     group.add_argument("--root", metavar="FOLDER", action="append", default=[], help="a root to offer to the server")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
+    return seconds
+
+
+def positive_int(text: str) -> int:
+    """Read a number of at least 1 from the command line."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return number
 
 
 def make_target(text: str, options: argparse.Namespace, terminal: Terminal) -> Any:
@@ -83,16 +117,21 @@ def make_target(text: str, options: argparse.Namespace, terminal: Terminal) -> A
     if "://" in text:
         if not headers:
             return text
+        if not text.startswith(("http://", "https://")):
+            raise MisuseError(f"--header is for http:// and https:// addresses, not {text!r}")
         from trunkline.transports.http.client.connector import HttpConnector
 
         return HttpConnector(text, headers=headers, auth=auth)
     place, name = split_config(text)
     if place is not None:
-        return find_entry(place, name).connector(Settings(), auth=auth, on_stderr=_stderr_printer(options, terminal))
+        entry = add_options(find_entry(place, name), options)
+        return entry.connector(Settings(), auth=auth, on_stderr=_stderr_printer(options, terminal))
+    variables = read_variables(options)
     if names_python(text):
+        set_variables(options)
         try:
             with terminal.reserved():
-                return load_server(text)
+                return load_server(text, _IN_PROCESS)
         except NoServer:
             if not is_python_file(text):
                 raise
@@ -100,8 +139,7 @@ def make_target(text: str, options: argparse.Namespace, terminal: Terminal) -> A
     from trunkline.transports.stdio.client import Command
 
     command = [sys.executable, text] if is_python_file(text) else text
-    env = dict(split_pairs(options.env, "=", "--env NAME=VALUE"))
-    return Command(command, env={**os.environ, **env}, on_stderr=_stderr_printer(options, terminal))
+    return Command(command, env={**os.environ, **variables}, on_stderr=_stderr_printer(options, terminal))
 
 
 def names_python(text: str) -> bool:
@@ -137,6 +175,31 @@ def find_entry(path: Path, name: str | None) -> "ServerEntry":
             f"choose a server of {path}: {known}" if name is None else f"{path} has no {name!r}, but {known}"
         )
     return entries[name]
+
+
+def ends_with_command(text: str) -> bool:
+    """Return whether the server of a target ends with the command that uses it: a Python file or a process."""
+    place, name = split_config(text)
+    return "://" not in text and (place is None or find_entry(place, name).url is None)
+
+
+def add_options(entry: "ServerEntry", options: argparse.Namespace) -> "ServerEntry":
+    """Return an entry of a configuration file with the variables and headers of the command line."""
+    from msgspec.structs import replace
+
+    return replace(
+        entry, env={**entry.env, **read_variables(options)}, headers={**entry.headers, **read_headers(options)}
+    )
+
+
+def read_variables(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables of the command line."""
+    return dict(split_pairs(options.env, "=", "--env NAME=VALUE"))
+
+
+def set_variables(options: argparse.Namespace) -> None:
+    """Set the environment variables of the command line for a Python file, which is loaded into this process."""
+    os.environ.update(read_variables(options))
 
 
 def split_pairs(words: list[str], separator: str, form: str) -> list[tuple[str, str]]:
@@ -203,13 +266,34 @@ async def connect(
         sampling=answers.sample if asked else None,
         elicitation=answers.elicit if asked else None,
         open_url=answers.open_url if asked else None,
-        roots=options.root or None,
+        roots=[_read_root(root) for root in options.root] or None,
         on_log=on_log if options.log_level else None,
         log_level=options.log_level,
     )
     with terminal.reserved() if reserved else contextlib.nullcontext():
-        async with client:
-            yield client
+        try:
+            async with client:
+                yield client
+        finally:
+            if isinstance(given, str) and names_python(given):
+                await _close_server(made)
+
+
+async def _close_server(target: Any) -> None:
+    """Close the server of a Python file, which has no other clients. Its tasks end with it."""
+    from trunkline.server.server import Server
+
+    if isinstance(target, Server):
+        await target.aclose()
+
+
+def _read_root(text: str) -> str | Path:
+    if text.startswith("file:"):
+        return text
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise MisuseError(f"--root takes a folder or a file: URI; there is no {text!r}")
+    return path
 
 
 def _server_name(client: "Client") -> str:
@@ -254,6 +338,8 @@ def run_to_exit_code(main: Coroutine[Any, Any, int], terminal: Terminal) -> int:
         raise
     except TrunklineError as error:
         terminal.note(f"trunkline: {escape_lines(str(error))}")
+        if isinstance(error, PeerError) and error.code == MissingCapability.code and not terminal.interactive:
+            terminal.note("the server asks its user or a model; run the command at a terminal to answer")
         return EXIT_FAILURE
     finally:
         with contextlib.suppress(OSError):

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from trunkline.cli.catalog import fetch_catalog
-from trunkline.cli.connection import find_entry, read_auth, read_headers, split_config, split_pairs
+from trunkline.cli.connection import (
+    add_options,
+    find_entry,
+    read_auth,
+    read_headers,
+    read_variables,
+    set_variables,
+    split_config,
+)
 from trunkline.cli.loading import NoServer, is_python_file, load_server, split_object
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.config import Settings, inherited_environment, proxy_for
@@ -122,7 +130,7 @@ class _Diagnosis:
         elif is_python_file(target) or (split_object(target)[1] is not None and " " not in target):
             await self._examine_python(target)
         else:
-            env = {**os.environ, **dict(split_pairs(self._options.env, "=", "--env NAME=VALUE"))}
+            env = {**os.environ, **read_variables(self._options)}
             try:
                 command = Command(target, env=env, on_stderr=self._keep_stderr, settings=self._settings)
             except MisuseError as error:
@@ -135,6 +143,7 @@ class _Diagnosis:
 
     async def _examine_python(self, target: str) -> None:
         """Examine a Python file or module: a server of ours, or a script to run."""
+        set_variables(self._options)
         began = time.perf_counter()
         try:
             with self._terminal.reserved():
@@ -164,7 +173,7 @@ class _Diagnosis:
     async def _examine_entry(self, path: Path, name: str | None) -> None:
         """Examine an entry of a configuration file."""
         try:
-            entry = find_entry(path, name)
+            entry = add_options(find_entry(path, name), self._options)
         except MisuseError as error:
             self.fail("target", str(error), "check the path, the name and the JSON of the file")
             return

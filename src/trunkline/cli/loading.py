@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+import trunkline
 from trunkline.errors import ConfigError, MisuseError
 from trunkline.server.run.importing import Overrides, collect_servers
 
@@ -19,6 +20,7 @@ class NoServer(MisuseError):
     """A program has no server of ours."""
 
 
+_PACKAGE: Final = Path(trunkline.__file__).parent
 _USUAL_NAMES: Final = ("server", "mcp", "app")
 
 
@@ -87,7 +89,12 @@ def _import_file(path: Path) -> ModuleType:
 def _failed(place: str, error: Exception) -> ConfigError:
     import traceback
 
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    # the last line of the program: deeper ones are ours, or those of Python's import system
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not Path(frame.filename).is_relative_to(_PACKAGE)
+    ]
     last = own[-1] if own else None
     at = "" if last is None else f" at {Path(last.filename).name}:{last.lineno}"
     if isinstance(error, SyntaxError):

@@ -22,6 +22,7 @@ from trunkline.cli.commands import (
     print_help_by_default,
 )
 from trunkline.errors import MisuseError, TrunklineError
+from trunkline.errors.suggestions import did_you_mean
 from trunkline.errors.text import printable
 from trunkline.version import __version__
 
@@ -98,6 +99,10 @@ def _run(arguments: Sequence[str]) -> int:
         words = arguments[1:]
         options = parser.parse_args(words) if COMMANDS[arguments[0]].nested else parser.parse_intermixed_args(words)
     else:
+        if arguments and not arguments[0].startswith("-"):
+            hint = did_you_mean(arguments[0], COMMANDS) or " `trunkline --help` lists the commands."
+            sys.stderr.write(f"trunkline: there is no command {printable(repr(arguments[0]))}.{hint}\n")
+            return EXIT_USAGE
         options = _build_parser().parse_args(arguments)
     try:
         return options.run(options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.cli.arguments import parse_arguments
 from trunkline.cli.commands import EXIT_OK
-from trunkline.cli.connection import TARGET_HELP, add_target_options, run_with_client
+from trunkline.cli.connection import TARGET_HELP, add_target_options, positive_int, run_with_client
 from trunkline.cli.content import ContentPrinter
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.errors import BadAnswer, MisuseError
@@ -117,7 +117,9 @@ def configure_prompt(parser: argparse.ArgumentParser) -> None:
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trunkline prompt` besides those of the connection."""
     parser.add_argument("prompt", metavar="PROMPT", help="the prompt's name")
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", help="key=value, key=@file, @file or a JSON object")
+    parser.add_argument(
+        "arguments", metavar="ARGUMENT", nargs="*", default=[], help="key=value, key=@file, @file or a JSON object"
+    )
 
 
 async def prompt(client: "Client", options: argparse.Namespace, terminal: Terminal) -> int:
@@ -201,7 +203,7 @@ def configure_ping(parser: argparse.ArgumentParser) -> None:
 
 def add_ping_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trunkline ping` besides those of the connection."""
-    parser.add_argument("--count", type=int, default=1, help="number of pings (1)")
+    parser.add_argument("--count", type=positive_int, default=1, help="number of pings (1)")
 
 
 async def ping(client: "Client", options: argparse.Namespace, terminal: Terminal) -> int:

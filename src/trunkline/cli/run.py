@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trunkline.cli.commands import EXIT_OK, end_interrupted_line
 from trunkline.cli.loading import load_server
 from trunkline.cli.message_log import MessageLog
-from trunkline.cli.store_location import make_store
+from trunkline.cli.store_location import is_redis_url, make_store, resolve_location
 from trunkline.config import Settings, SettingSource, read_settings
 from trunkline.server.run.importing import Overrides
 
@@ -42,7 +42,7 @@ TRUNKLINE_… variables, from trunkline.toml in the current folder, and from the
 """
 _DEV_EXAMPLES: Final = """\
 examples:
-  trunkline dev calculator.py                            # http://127.0.0.1:8000/mcp, with a log of all messages
+  trunkline dev calculator.py                            # http://127.0.0.1:8000/mcp, with a log of calls
   trunkline dev calculator.py --port 9000 --no-messages
 """
 
@@ -62,7 +62,7 @@ def configure_dev(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trunkline dev`."""
     parser.add_argument("server", metavar="SERVER", help="FILE.py[:OBJECT] or MODULE[:OBJECT]; OBJECT may be make()")
     add_listener_options(parser)
-    parser.add_argument("--no-messages", dest="messages", action="store_false", help="do not print messages")
+    parser.add_argument("--no-messages", dest="messages", action="store_false", help="do not print calls")
     parser.epilog = _DEV_EXAMPLES
     parser.set_defaults(run=_run, transport="http", reload=True, workers=None)
 
@@ -117,6 +117,8 @@ def find_settings(options: argparse.Namespace) -> dict[str, SettingSource]:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.store is not None:
+        is_redis_url(resolve_location(options.store))  # fails here, and not while the program is imported
     overrides = Overrides(
         {name: setting.value for name, setting in find_settings(options).items()},
         None if options.store is None else lambda: make_store(options.store),

@@ -19,6 +19,7 @@ from trunkline.cli.connection import TARGET_HELP, Command, add_target_options, c
 from trunkline.cli.terminal import Terminal, escape, escape_lines
 from trunkline.client.loop_thread import LoopThread
 from trunkline.errors import MisuseError, TrunklineError
+from trunkline.errors.suggestions import with_suggestion
 
 if TYPE_CHECKING:
     from trunkline.client.client import Client
@@ -156,8 +157,10 @@ class _Shell:
         if words[0] not in _COMMANDS:
             if words[0] not in {tool.name for tool in self._catalog.tools}:
                 self._refresh()
-                if words[0] not in {tool.name for tool in self._catalog.tools}:
-                    raise MisuseError(f"there is no command and no tool {words[0]!r}; `help` lists commands")
+                tools = [tool.name for tool in self._catalog.tools]
+                if words[0] not in tools:
+                    message = f"there is no command and no tool {words[0]!r}; `help` lists commands"
+                    raise MisuseError(with_suggestion(message, words[0], [*_COMMANDS, *tools]))
             words = ["call", *words]
         add_arguments, command = _COMMANDS[words[0]]
         parser = argparse.ArgumentParser(prog=words[0], add_help=False)

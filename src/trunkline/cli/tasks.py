@@ -8,6 +8,7 @@ from trunkline.cli.commands import EXIT_OK
 from trunkline.cli.connection import TARGET_HELP, add_target_options, run_with_client
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.errors import MisuseError
+from trunkline.protocol.revisions import MODERN_REVISIONS, NEWEST_HANDSHAKE
 
 if TYPE_CHECKING:
     from trunkline.client.client import Client
@@ -57,6 +58,11 @@ async def _run(client: "Client", options: argparse.Namespace, terminal: Terminal
 
 
 async def _list(client: "Client", options: argparse.Namespace, terminal: Terminal) -> int:
+    if client.revision in MODERN_REVISIONS:
+        raise MisuseError(
+            f"revision {client.revision} has no list of tasks; name one, as in `tasks TARGET get ID`, "
+            f"or pass --revision {NEWEST_HANDSHAKE}"
+        )
     tasks: list[Any] = []
     cursor: str | None = None
     while True:
@@ -67,6 +73,8 @@ async def _list(client: "Client", options: argparse.Namespace, terminal: Termina
             break
     if options.json:
         terminal.json({"tasks": tasks})
+    elif not tasks:
+        terminal.note("no tasks of this client; without authorization a client sees only those of its own session")
     else:
         terminal.columns(
             [(escape(one.task_id), one.status, escape(one.status_message or "")) for one in tasks], indent=0

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from trunkline.cli.commands import EXIT_OK
-from trunkline.cli.connection import TARGET_HELP, add_target_options, run_with_client
+from trunkline.cli.connection import TARGET_HELP, add_target_options, positive_int, run_with_client
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.wire import codec
 
@@ -24,8 +24,8 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_target_options(parser)
-    parser.add_argument("uris", metavar="URI", nargs="*", help="resources to subscribe to")
-    parser.add_argument("--count", type=int, help="stop after this many notifications")
+    parser.add_argument("uris", metavar="URI", nargs="*", default=[], help="resources to subscribe to")
+    parser.add_argument("--count", type=positive_int, help="stop after this many notifications")
     parser.epilog = f"{_EXAMPLES}\n{TARGET_HELP}"
     parser.set_defaults(run=run_with_client(_watch))
 

@@ -59,7 +59,6 @@ def test_missing_command_prints_help(capsys: pytest.CaptureFixture[str], argumen
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["serve"], "auth"),
         (["auth", "login"], "doctor"),
         (["auth", "doctor"], "URL"),
         (["auth", "doctor", "http://127.0.0.1:1", "--timeout", "0"], "--timeout"),

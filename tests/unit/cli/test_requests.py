@@ -3,14 +3,18 @@
 import io
 import json
 import sys
+import threading
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from tests.ports import held_port
 from tests.unit.cli.commands import run
 
 SERVER = '''
-import asyncio
+import asyncio, os
 from trunkline import Context, Image, Server, ToolError
 
 server = Server("shop", version="2.0")
@@ -41,6 +45,22 @@ async def steps(ctx: Context) -> str:
     await ctx.progress(1, 2, "half")
     await ctx.info("working")
     return "done"
+
+@server.tool(task=True)
+async def endless() -> str:
+    return await asyncio.Event().wait()
+
+@server.tool
+async def ask(ctx: Context) -> bool:
+    return (await ctx.elicit("Sure?", bool)).data
+
+@server.tool
+async def folders(ctx: Context) -> list[str]:
+    return [root.uri for root in await ctx.roots()]
+
+@server.tool
+def variable(name: str) -> str:
+    return os.environ.get(name, "none")
 
 @server.resource("docs://readme")
 def readme() -> str:
@@ -136,6 +156,28 @@ def test_call_as_a_task_prints_its_id(capsys: pytest.CaptureFixture[str], server
     assert json.loads(out)["taskId"]
 
 
+def test_task_of_a_server_that_ends_with_the_command_has_a_warning(
+    capsys: pytest.CaptureFixture[str], server: str
+) -> None:
+    code, out, err = run(capsys, "call", server, "endless", "--task")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert "the server ends with this command, and the task too unless" in err
+    assert "Traceback" not in err
+
+
+def test_revision_without_a_list_of_tasks_is_explained(capsys: pytest.CaptureFixture[str], server: str) -> None:
+    code, _, err = run(capsys, "tasks", server)
+    assert code == 2
+    assert "revision 2026-07-28 has no list of tasks; name one" in err
+    assert "no tasks of this client" in run(capsys, "tasks", server, "--revision", "2025-11-25")[2]
+
+
+def test_question_without_a_terminal_is_explained(capsys: pytest.CaptureFixture[str], server: str) -> None:
+    code, _, err = run(capsys, "call", server, "ask")
+    assert code == 1
+    assert err.endswith("run the command at a terminal to answer\n")
+
+
 def test_tasks_are_listed(capsys: pytest.CaptureFixture[str], server: str) -> None:
     assert run(capsys, "tasks", server, "--revision", "2025-11-25", "--json")[1] == '{"tasks":[]}\n'
 
@@ -211,6 +253,10 @@ def test_unreachable_server_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -
     [
         ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero at it.py:1"),
         ("x =", "cannot be imported: SyntaxError"),
+        (
+            "from trunkline import Server\ns = Server('a')\ns.add_tool(len, name='len', rate='often')\n",
+            "at it.py:3",  # not a line of the package
+        ),
         ("from trunkline import Server\na, b = Server('a'), Server('b')", "has several servers; choose one"),
     ],
 )
@@ -253,6 +299,80 @@ def test_entry_of_a_configuration_file_is_a_target(
     assert run(capsys, "call", f"{path}:shop", "add", "a=1")[:2] == (0, "2\n")
     assert f"choose a server of {path}: {path}:shop, {path}:other" in run(capsys, "list", str(path))[2]
     assert "has no 'none'" in run(capsys, "list", f"{path}:none")[2]
+
+
+def test_variables_are_passed_to_any_target(
+    capsys: pytest.CaptureFixture[str], server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SHOP_COLOUR", "SHOP_SIZE"):
+        monkeypatch.setenv(name, "before")  # restored afterwards: a Python file has the environment of this process
+    path = tmp_path / "mcp.json"
+    entry = {"command": sys.executable, "args": [server], "env": {"SHOP_SIZE": "small", "SHOP_COLOUR": "blue"}}
+    for target in (f"{path}:shop", f"{sys.executable} {server}", server):
+        path.write_text(json.dumps({"mcpServers": {"shop": entry}}))
+        assert run(capsys, "call", target, "variable", "name=SHOP_COLOUR", "--env", "SHOP_COLOUR=red")[1] == "red\n"
+    assert run(capsys, "call", f"{path}:shop", "variable", "name=SHOP_SIZE", "--env", "A=b")[1] == "small\n"
+    assert "is not of the form" in run(capsys, "list", server, "--env", "SHOP_COLOUR")[2]
+
+
+class Headers(BaseHTTPRequestHandler):
+    """Keeps the headers of requests, and refuses them."""
+
+    kept: ClassVar[list[Message]] = []
+
+    def do_POST(self) -> None:
+        self.kept.append(self.headers)
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_headers_are_sent_to_any_address(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Headers) as refusing:
+        thread = threading.Thread(target=refusing.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{refusing.server_port}/mcp"
+        path.write_text(json.dumps({"mcpServers": {"shop": {"url": url, "headers": {"X-Size": "small"}}}}))
+        for target, size in ((f"{path}:shop", "small"), (url, None)):
+            Headers.kept.clear()
+            assert run(capsys, "ping", target, "--header", "X-Colour: red", "--timeout", "30")[0] in {1, 3}
+            assert {(sent["X-Colour"], sent["X-Size"]) for sent in Headers.kept} == {("red", size)}
+        refusing.shutdown()
+        thread.join()
+    assert "--header is for http:// and https://" in run(capsys, "ping", "tcp://127.0.0.1:1", "--header", "A: b")[2]
+
+
+def test_folders_are_roots(capsys: pytest.CaptureFixture[str], server: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    words = ("--root", str(tmp_path / "a"), "--root", "file:///b", "--json")
+    _, out, _ = run(capsys, "call", server, "folders", *words)
+    assert json.loads(out)["structuredContent"] == [(tmp_path / "a").as_uri(), "file:///b"]
+    code, _, err = run(capsys, "call", server, "folders", "--root", str(tmp_path / "none"))
+    assert code == 2
+    assert "--root takes a folder or a file: URI; there is no" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("call it.py", "the following arguments are required: TOOL\n"),
+        ("prompt it.py", "the following arguments are required: PROMPT\n"),
+        ("list it.py frogs", "KIND: must be one of tools, resources, templates, prompts, not 'frogs'\n"),
+        ("ping it.py --timeout 0", "--timeout: must be a number of seconds above 0, not '0'\n"),
+        ("ping it.py --timeout nan", "--timeout: must be a number of seconds above 0, not 'nan'\n"),
+        ("ping it.py --timeout soon", "--timeout: must be a number of seconds above 0, not 'soon'\n"),
+        ("ping it.py --count -1", "--count: must be a whole number of at least 1, not '-1'\n"),
+        ("watch it.py --count 0", "--count: must be a whole number of at least 1, not '0'\n"),
+        ("lst it.py", "trunkline: there is no command 'lst'. Did you mean \"list\"?\n"),
+        ("frogs", "trunkline: there is no command 'frogs'. `trunkline --help` lists the commands.\n"),
+    ],
+)
+def test_wrong_usage_is_explained(capsys: pytest.CaptureFixture[str], words: str, why: str) -> None:
+    code, out, err = run(capsys, *words.split())
+    assert (code, out) == (2, "")
+    assert err.endswith(why)
 
 
 def test_token_of_standard_input_is_read_once(

@@ -182,6 +182,7 @@ async def test_store_option_makes_sessions_durable(program: Path, tmp_path: Path
         (["--max-calls", "x"], "--max-calls must be a whole number"),
         (["--settings", "none.toml"], "cannot read settings from none.toml"),
         (["--port", "1"], "port"),
+        (["--store", "http://x"], "trunkline: no store has URLs that begin with http://"),
     ],
 )
 async def test_wrong_option_is_explained(program: Path, arguments: list[str], why: str) -> None:

@@ -24,6 +24,7 @@ from trunkline.cli.connection import (
     make_target,
     names_python,
     run_to_exit_code,
+    set_variables,
 )
 from trunkline.cli.serving import run_command, serve_http
 from trunkline.cli.signatures import describe_tool
@@ -64,7 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_target_options(parser)
     parser.add_argument("tool", metavar="TOOL", nargs="?", help="the tool to call; pings without one")
     parser.add_argument(
-        "arguments", metavar="ARGUMENT", nargs="*", help="key=value, key:=JSON, key=@file, @file or a JSON object"
+        "arguments",
+        metavar="ARGUMENT",
+        nargs="*",
+        default=[],
+        help="key=value, key:=JSON, key=@file, @file or a JSON object",
     )
     load = parser.add_mutually_exclusive_group()
     load.add_argument("--rate", metavar="N", type=float, help="requests per second (open loop)")
@@ -149,6 +154,7 @@ async def _choose_target(options: argparse.Namespace, terminal: Terminal, stack:
             raise MisuseError("--http is for Python files and modules")
         return text
     show: Callable[[str], None] | None = (lambda line: terminal.note(escape(line))) if options.stderr else None
+    set_variables(options)
     if options.http:
         return await stack.enter_async_context(serve_http(text, show))
     from trunkline.server.server import Server
