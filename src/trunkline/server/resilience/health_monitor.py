@@ -129,11 +129,12 @@ class HealthMonitor:
             if check.interval is not None and name not in self._timers:
                 self._recent_run(name, check, self._get_clock())
 
-    async def run_checks(self) -> dict[str, bool]:
-        """Run every check and return whether it allows the server to be ready: it passes, has failed fewer times than
-        count, or is not critical."""
+    async def run_checks(self) -> dict[str, tuple[bool, bool]]:
+        """Run every check. Return whether it passes, and whether it allows the server to be ready: it passes, has
+        failed fewer times than count, or is not critical."""
         await self._refresh()
-        return {name: self._of_check(name, check).usable for name, check in self._checks.items()}
+        components = {name: self._of_check(name, check) for name, check in self._checks.items()}
+        return {name: (it.state is HealthState.HEALTHY, it.usable) for name, it in components.items()}
 
     async def report(self, worker_states: Sequence[str] = ("ready",)) -> HealthReport:
         """Return the health of the server and its components. `worker_states` are those of its workers."""

@@ -41,12 +41,16 @@ class HealthDocument(Protocol):
         ...
 
 
+CheckResult = tuple[bool, bool]
+"""Whether a health check passes, and whether its result allows the server to be ready."""
+
+
 class Health(Struct, frozen=True):
     """State of the server and its workers, served over HTTP."""
 
     states: Callable[[], Sequence[str]]  # of each worker, in order of its number
     store_writable: Callable[[], Awaitable[bool]]
-    checks: Callable[[], Awaitable[Mapping[str, bool]]]  # results of the server's own health checks, by name
+    checks: Callable[[], Awaitable[Mapping[str, CheckResult]]]  # of the server's own health checks, by name
     report: Callable[[Sequence[str]], Awaitable[HealthDocument]]  # the health of all components
     details: HealthDetails = "off"
 
@@ -104,8 +108,9 @@ class Health(Struct, frozen=True):
 
     async def _readiness(self, states: Sequence[str]) -> "tuple[bool, dict[str, Any]]":
         writable, checks = await asyncio.gather(self.store_writable(), self.checks())
-        healthy = writable and all(checks.values()) and _READY in states
-        return healthy, {"store": writable, **({"checks": checks} if checks else {})}
+        healthy = writable and all(allows_ready for _, allows_ready in checks.values()) and _READY in states
+        passing = {name: passes for name, (passes, _) in checks.items()}
+        return healthy, {"store": writable, **({"checks": passing} if passing else {})}
 
 
 def _respond(request: HttpRequest, body: bytes, *, healthy: bool) -> None:
