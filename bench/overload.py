@@ -2,10 +2,10 @@
 
 The driver sends a call every millisecond, whether or not the earlier ones are answered, and waits for all answers. A
 time counts from the moment at which a call was due, so a server that falls behind cannot hide it. Bars hold for our own
-server: at least 90 calls per second succeed, 99 of 100 admitted calls meet their deadline, a call costs the server less
-than 5 ms of CPU time, every refusal says when to try again, and every call is answered once. On a busy machine driver
-and server wait for a CPU; that time is printed, and deducted from the time in which calls had to succeed. Peers have
-their own middleware, or none.
+server: at least 90 calls per second succeed, 99 of 100 admitted calls meet their deadline, a refusal takes less than
+5 ms, a call costs the server less than 5 ms of CPU time, every refusal says when to try again, and every call is
+answered once. On a busy machine driver and server wait for a CPU; that time is printed, and deducted from the time in
+which calls had to succeed; the time of refusals has no bar then. Peers have their own middleware, or none.
 """
 
 import argparse
@@ -31,7 +31,9 @@ LIMIT: Final = 100  # calls per second
 OFFERED: Final = 1000
 WANTED: Final = 90
 DEADLINE: Final = 5.0  # seconds, for an admitted call, which needs a millisecond on an idle machine
-REFUSAL_CPU: Final = 0.005  # seconds
+REFUSAL_TIME: Final = 0.005  # seconds
+REFUSAL_CPU: Final = 0.005
+QUIET: Final = 0.05  # of the time, for which driver and server may wait for a CPU on a machine that is not busy
 CONNECTIONS: Final = 64
 PATIENCE: Final = 60.0
 
@@ -83,10 +85,12 @@ class Figures:
         """The bars that our own server misses."""
         admitted, refused = self.times(admitted=True), [answer for answer in self.answers if not answer.admitted]
         seconds = max(0.0, self.seconds - self.starved)
+        quick = _centile(self.times(admitted=False), 50) < REFUSAL_TIME or self.starved > QUIET * self.seconds
         bars = {
             f"at least {WANTED} calls/s succeed": len(admitted) >= WANTED * seconds,
             f"at most the limit of {LIMIT} calls/s and its burst": len(admitted) <= LIMIT * (self.drained + 1) + 1,
             "p99 of admitted calls meets the deadline": _centile(admitted, 99) < DEADLINE,
+            "half of the refusals take less than 5 ms, on a machine that is not busy": quick,
             "a call costs less than 5 ms of CPU time": self.cpu < REFUSAL_CPU * self.sent,
             "every refusal says when to try again": bool(refused) and all(answer.advised for answer in refused),
             "every call is answered once": not (self.lost or self.duplicates or self.broken),

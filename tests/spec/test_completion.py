@@ -105,7 +105,7 @@ async def test_unprefixed_reference_gets_labels_as_well() -> None:
     assert nothing["result"]["completions"] == []
 
 
-@pytest.mark.row("C03")
+@pytest.mark.row("C03", "X15")
 @pytest.mark.parametrize("ready_made", [True, False])
 async def test_labels_of_a_completer_go_where_the_reply_has_a_place(*, ready_made: bool) -> None:
     server, countries = make_server(), [("gb", "United Kingdom"), ("us", "United States")]

@@ -226,7 +226,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.row("X10e", "M03e", "R15e")
+@pytest.mark.row("X10e", "M03e", "M11e", "R15e")
 @pytest.mark.parametrize("code", OTHERS)
 async def test_kind_has_its_founding_code(peer: RawPeer, code: int) -> None:
     error = await peer.error(*OTHERS[code])

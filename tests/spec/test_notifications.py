@@ -60,7 +60,7 @@ async def test_capability_alone_decides_about_list_changes(declared: bool) -> No
             assert methods(peer.waiting()) == ([RESOURCES] if declared else [])
 
 
-@pytest.mark.row("N02", "N04")
+@pytest.mark.row("N02", "N04", "X02")
 @pytest.mark.parametrize(
     ("kind", "name"), [("tools", TOOLS), ("prompts", PROMPTS), ("resources", RESOURCES), ("templates", RESOURCES)]
 )

@@ -189,13 +189,14 @@ async def test_connection_facts_arrive_in_order() -> None:
     assert [fact.reason for fact in observer.of(Closed)] == ["the peer closed the connection"]
 
 
-@pytest.mark.row("W16", "W18")
-async def test_oversized_message_is_refused_and_next_answered() -> None:
-    server = make_server(settings=Settings(tcp_message_size_limit=1024))
+@pytest.mark.row("W16", "W16e", "W18")
+@pytest.mark.parametrize(("compat", "code"), [(None, -32600), ("erlmcp", -32012)])
+async def test_oversized_message_is_refused_and_next_answered(compat: str | None, code: int) -> None:
+    server = make_server(settings=Settings(tcp_message_size_limit=1024), compat=compat)
     async with listening(server) as address, peer_at(address) as peer:
         peer.writer.write(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%b"}}\n' % (b"x" * 1024))
         error = json.loads(await peer.reader.readline())["error"]
-        assert (error["code"], error["data"]["maxSize"]) == (-32600, 1024)
+        assert (error["code"], error["data"]["maxSize"]) == (code, 1024)
         assert (await peer.request("ping"))["result"] == {}
 
 

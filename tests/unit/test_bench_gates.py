@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import inprocess, sampling
+from bench import inprocess, overload, sampling
 from bench import run as bench_run
 from bench.driver import Sample
 from bench.environments import ROOT, CannotInstall, Environments, export
@@ -175,3 +175,20 @@ async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:
     assert all(inprocess.rate(action) > 0 for action in actions)
     assert await inprocess.telling(server) > 0
     assert await inprocess.dispatching(inprocess.make_server()) > 0
+
+
+# --- overload ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refusal", "starved", "missed"),
+    [
+        (0.004, 0.0, []),
+        (0.006, 0.0, ["half of the refusals take less than 5 ms, on a machine that is not busy"]),
+        (0.006, 1.0, []),
+    ],
+)
+def test_slow_refusals_miss_a_bar_unless_the_machine_is_busy(refusal: float, starved: float, missed: list[str]) -> None:
+    answers = [overload.Answer(0.1, True, False)] * 1000 + [overload.Answer(refusal, False, True)] * 9000
+    figures = overload.Figures(sent=10_000, seconds=10.0, drained=10.0, cpu=1.0, starved=starved, answers=answers)
+    assert figures.missed_bars() == missed

@@ -151,10 +151,11 @@ class Client:
         check_name("a client", name, 'name="my-app"')
         check_options("client", options, OPTION_KINDS)
         profile = None if compat is None else _find_profile(compat)
-        self.settings = settings or Settings()
+        self._settings = settings or Settings()
         if profile is not None:
-            self.settings = profile.limit_times(self.settings)
-        self._connector = make_connector(target, self.settings, auth)
+            self._settings = profile.limit_times(self._settings)
+        self._sampling = sampling
+        self._connector = make_connector(target, self._settings, auth)
         self._extensions = validate_extensions(extensions)
         declaration = ClientDeclaration(
             info=Implementation(name=name, version=version or __version__, title=title),
@@ -169,13 +170,13 @@ class Client:
             elicitation=elicitation,
             open_url=open_url,
             roots=roots,
-            reach=allowed_reach(self._connector, self.settings),
+            reach=allowed_reach(self._connector, self._settings),
         )
         self._runtime = ClientRuntime(
             self._connector,
             declaration,
             callbacks,
-            settings=self.settings,
+            settings=self._settings,
             observers=Observers(_default_observers() if observers is None else observers),
             clock=clock,
             log_level=log_level,
@@ -266,6 +267,16 @@ class Client:
     def subscriptions(self) -> tuple[str, ...]:
         """The URIs of subscribed resources."""
         return tuple(self._runtime.subscriptions)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, such as `auto_reconnect` and the time limits."""
+        return self._settings
+
+    @property
+    def sampling(self) -> "Sample | SamplingProvider | None":
+        """The function or provider that answers requests for messages of a model."""
+        return self._sampling
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -382,7 +393,7 @@ class Client:
             return await self._request(method, PaginatedParams(cursor=cursor), timeout=deadline.remaining)
 
         if isinstance(cursor, UnsetType):
-            return await fetch_all_pages(method, page, self.settings)
+            return await fetch_all_pages(method, page, self._settings)
         return await page(cursor)
 
     async def list_tools(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListToolsResult:

@@ -12,6 +12,7 @@ import pytest
 
 from trunkline import CallToolResult, Client, Context, ProtocolError, Server, Settings, TextContent, ToolError
 from trunkline.errors import BadAnswer, CapabilityNotSupported, MisuseError, PeerError, RequestTimeout, ToolFailed
+from trunkline.protocol.lifecycle import Phase
 from trunkline.testing import ManualClock, ScriptedServer
 
 OBJECT = {"type": "object"}
@@ -215,7 +216,10 @@ async def test_any_request_can_be_sent_by_name(client: Client) -> None:
 
 
 @pytest.mark.row("A25")
-async def test_state_properties_are_read_only(client: Client) -> None:
+async def test_state_properties_are_read_only() -> None:
+    client = Client(make_server(), sampling=str)
+    assert client.phase is Phase.NEW
+    await client.open()
     assert client.server_info is not None
     assert client.server_info.name == "library"
     assert client.instructions == "Ask nicely."
@@ -230,12 +234,15 @@ async def test_state_properties_are_read_only(client: Client) -> None:
     assert client.notification_handlers == {}
     client.on("notifications/tools/list_changed", print)
     assert client.notification_handlers == {"notifications/tools/list_changed": (print,)}
-    for name in ("phase", "revision", "server_info", "capabilities", "instructions", "initialized", "request_id"):
-        with pytest.raises(AttributeError):
-            setattr(client, name, None)
-    for name in ("subscriptions", "roots", "notification_handlers", "losses"):
-        with pytest.raises(AttributeError):
-            setattr(client, name, None)
+    assert client.sampling is str
+    for name, value in vars(Client).items():
+        if isinstance(value, property):
+            with pytest.raises(AttributeError):
+                setattr(client, name, None)
+    state = {"phase", "capabilities", "initialized", "request_id", "subscriptions", "notification_handlers", "sampling"}
+    assert not state & vars(client).keys()
+    assert "settings" not in vars(client)
+    await client.close()
 
 
 async def test_on_log_needs_no_level(revision: str) -> None:
