@@ -21,6 +21,10 @@ from tests.contract.connections import CERTIFICATE, client_tls
 from tests.limits import soon
 from tests.modern import enveloped, headers_of
 from tests.processes import PATIENCE, children, command, eventually, gone
+from tests.unit.cli.commands import run
+
+from trunkline.cli.processes import find_sockets, query_states
+from trunkline.server.introspection.process_state import ProcessState
 
 SCRIPT = """
     import asyncio, contextlib, json, os, ssl, sys, time, warnings
@@ -178,7 +182,9 @@ def links(pid: int) -> set[str]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerServer]:
     """A server of which several tests kill parts. It ends in good order."""
-    subject = WorkerServer(tmp_path_factory.mktemp("workers"), settings={"restart_intensity": 20}).open()
+    folder = tmp_path_factory.mktemp("workers")
+    settings = {"restart_intensity": 20, "control_folder": str(folder / "control")}
+    subject = WorkerServer(folder, settings=settings).open()
     try:
         yield subject
         subject.signal(signal.SIGTERM)
@@ -337,6 +343,45 @@ def test_worker_killed_under_load_is_replaced(shared: WorkerServer) -> None:
     assert shared.pids == before - {victim} | {successor}
     assert f"worker {number} (process {victim}) was killed by SIGKILL; restarting it at once" == shared.line()
     assert shared.states() == {"ready"}
+
+
+def test_each_worker_describes_all_workers_with_their_restarts(
+    shared: WorkerServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(shared.folder / "control")
+
+    def states() -> dict[int | None, ProcessState]:
+        return {state.server.worker: state for state in query_states(find_sockets(folder, None)).states}
+
+    eventually(lambda: len(states()) == 3)
+    *_, victim = states()[0].server.workers
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+
+    def is_restarted() -> bool:
+        found = states()
+        seen = {state.server.workers[-1].pid for state in found.values()}
+        return len(found) == 3 and victim.pid not in seen and seen == {found[2].pid}
+
+    eventually(is_restarted)
+    for state in states().values():
+        names = [each.name for each in state.server.workers]
+        assert names == ["listener:0", "worker:0", "worker:1", "worker:2"]
+        assert state.server.workers[-1].restarts == victim.restarts + 1
+        assert state.server.workers[-1].last_failure == "was killed by SIGKILL"
+    os.kill(victim := states()[2].pid, signal.SIGSTOP)
+    try:
+        code, out, err = run(capsys, "ps", folder, "--timeout", "0.5")
+        assert (code, str(victim) in out) == (1, False)
+        assert f"{victim}.sock does not answer" in err
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    eventually(lambda: len(states()) == 3)
+    _, out, _ = run(capsys, "top", folder, "--count", "1")
+    assert [line.split()[:2] for line in out.splitlines() if "worker:2" in line] == [
+        [str(shared.process.pid), "worker:2"]
+    ]
+    assert "was killed by SIGKILL; restarting it" in shared.line()
 
 
 def test_stopped_worker_is_skipped_and_its_connections_moved(shared: WorkerServer) -> None:

@@ -3,8 +3,9 @@
 import contextlib
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import MsgspecError
 
@@ -13,11 +14,14 @@ from trunkline.server.introspection.control_socket import SUFFIX, default_folder
 from trunkline.server.introspection.process_state import CallStack, ProcessState
 from trunkline.wire import codec
 
-__all__ = ["find_sockets", "query_stacks", "query_state", "query_states"]
+__all__ = ["TIMEOUT", "Answers", "find_sockets", "query_stacks", "query_state", "query_states"]
 
 T = TypeVar("T")
 
-_TIMEOUT: Final = 5.0  # seconds for a process to answer; its loop may be busy
+_MAX_THREADS: Final = 32
+TIMEOUT: Final = 5.0
+"""Seconds for a process to answer; its loop may be busy."""
+
 _decode_state: Final = codec.decoder(ProcessState)
 _decode_stacks: Final = codec.decoder(list[CallStack])
 
@@ -38,39 +42,58 @@ def find_sockets(place: str | None, pid: int | None) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: (len(path.name), path.name))
 
 
-def query_states(paths: list[Path]) -> list[ProcessState]:
-    """Return the states of all processes that answer."""
-    return [state for path in paths if (state := query_state(path)) is not None]
+class Answers(NamedTuple):
+    """The states of the processes that answered, and a line about each that did not."""
+
+    states: list[ProcessState]
+    silent: list[str]
 
 
-def query_state(path: Path) -> ProcessState | None:
+def query_states(paths: list[Path], timeout: float = TIMEOUT) -> Answers:
+    """Ask all processes for their states, at the same time: one of them may be stopped, or its loop blocked."""
+    answers = Answers([], [])
+    with ThreadPoolExecutor(_MAX_THREADS) as threads:
+        for answer in [threads.submit(query_state, path, timeout) for path in paths]:
+            try:
+                if (state := answer.result()) is not None:
+                    answers.states.append(state)
+            except ConfigError as error:
+                answers.silent.append(str(error))
+    return answers
+
+
+def query_state(path: Path, timeout: float = TIMEOUT) -> ProcessState | None:
     """Return the state of a process; None if it has ended."""
-    return _query(path, b"state\n", _decode_state)
+    return _query(path, b"state\n", _decode_state, timeout)
 
 
-def query_stacks(path: Path) -> list[CallStack] | None:
+def query_stacks(path: Path, timeout: float = TIMEOUT) -> list[CallStack] | None:
     """Return the calls that a process runs, with their stacks; None if it has ended."""
-    return _query(path, b"stacks\n", _decode_stacks)
+    return _query(path, b"stacks\n", _decode_stacks, timeout)
 
 
-def _query(path: Path, request: bytes, decode: Any) -> Any:
+def _query(path: Path, request: bytes, decode: Any, timeout: float) -> Any:
     try:
-        answer = _exchange(path, request)
+        answer = _exchange(path, request, timeout)
+    except (ConnectionResetError, BrokenPipeError):  # it ends at this moment
+        return None
     except (ConnectionRefusedError, FileNotFoundError):
         with contextlib.suppress(OSError):
             path.unlink()  # the process was killed, and could not remove it
         return None
     except OSError as error:
         raise ConfigError(f"the process at {path} does not answer: {error}") from error
+    if not answer:  # likewise
+        return None
     try:
         return decode(answer)
     except MsgspecError as error:
         raise ConfigError(f"the process at {path} sends something else than this version expects: {error}") from error
 
 
-def _exchange(path: Path, request: bytes) -> bytes:
+def _exchange(path: Path, request: bytes, timeout: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_TIMEOUT)
+        connection.settimeout(timeout)
         connection.connect(str(path))
         connection.sendall(request)
         with connection.makefile("rb") as answer:

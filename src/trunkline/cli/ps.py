@@ -2,24 +2,35 @@
 
 import argparse
 import os
+from collections.abc import Iterable
 from typing import Final
 
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK
 from trunkline.cli.durations import format_age, format_bytes
-from trunkline.cli.processes import find_sockets, query_stacks, query_states
+from trunkline.cli.processes import TIMEOUT, find_sockets, query_stacks, query_states
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.errors import MisuseError
-from trunkline.server.introspection.process_state import CallStack, ProcessState
+from trunkline.server.introspection.process_state import CallStack, ChildSummary, ProcessState, ServerState, TaskSummary
 
-__all__ = ["add_process_options", "choose_by_store", "configure", "describe_calls", "describe_processes"]
+__all__ = [
+    "add_process_options",
+    "choose_by_store",
+    "configure",
+    "describe_calls",
+    "describe_children",
+    "describe_processes",
+    "describe_queues",
+]
 
 _EXAMPLES: Final = """\
 examples:
   trunkline ps                       # the processes of this user that listen for clients
-  trunkline ps --pid 4711            # one of them, with its connections, calls and tasks
+  trunkline ps --pid 4711            # one of them, with its connections, calls, queues and children
   trunkline ps --pid 4711 --stacks   # where its calls are
   trunkline ps /run/app/control      # those with `control_folder = "/run/app/control"`
 """
+
+_CALL_QUEUES: Final = frozenset({"calls", "threads", "processes"})  # those in which calls wait
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +49,7 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", metavar="STORE", help="only processes with this store: the path of its file, or its host"
     )
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help=f"seconds to wait for an answer ({TIMEOUT:g})")
 
 
 def choose_by_store(states: list[ProcessState], store: str | None) -> list[ProcessState]:
@@ -53,8 +65,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.stacks:
         if len(paths) != 1:
             raise MisuseError(f"--stacks is for one process, and there are {len(paths)}: choose one with --pid")
-        return _print_stacks(terminal, query_stacks(paths[0]) or [], as_json=options.json)
-    states = choose_by_store(query_states(paths), options.store)
+        return _print_stacks(terminal, query_stacks(paths[0], options.timeout) or [], as_json=options.json)
+    found, silent = query_states(paths, options.timeout)
+    states = choose_by_store(found, options.store)
     if options.json:
         for state in states:
             terminal.json(state)
@@ -62,48 +75,93 @@ def _run(options: argparse.Namespace) -> int:
         _print_details(terminal, states[0])
     else:
         terminal.columns(describe_processes(states), indent=0)
-    if not states:
+    for problem in silent:
+        terminal.note(problem)
+    if not states and not silent:
         terminal.note("no serving process was found; servers on stdio have no control socket unless they set a folder")
-        return EXIT_FAILURE
-    return EXIT_OK
+    return EXIT_OK if states and not silent else EXIT_FAILURE
 
 
 def describe_processes(states: list[ProcessState]) -> list[list[str]]:
     """Return a table of processes, with its head."""
-    head = ["PID", "SERVER", "UP", "MEMORY", "LAG", "CONNECTIONS", "CALLS", "TASKS", "ADDRESS"]
-    return [head, *map(_describe_process, states)] if states else []
+    head = ["PID", "SERVER", "UP", "MEMORY", "LAG", "CONNECTIONS", "CALLS", "QUEUED", "TASKS", "RESTARTS", "ADDRESS"]
+    return _table(head, map(_describe_process, states))
 
 
 def _describe_process(state: ProcessState) -> list[str]:
     server = state.server
+    number = "" if server.worker is None else f" #{server.worker}"
     paused = " (paused)" if server.paused else ""
+    queued = sum(queue.waiting for queue in server.queues if queue.name in _CALL_QUEUES)
     return [
         str(state.pid),
-        escape(server.name) + paused,
+        escape(server.name) + number + paused,
         format_age(state.uptime),
         format_bytes(state.memory),
         format_age(state.loop_lag),
         str(len(server.connections)),
         str(len(server.calls)),
+        str(queued),
         str(len(server.tasks)),
+        str(_count_restarts(server)),
         escape(" ".join(server.addresses)),
     ]
 
 
-def describe_calls(state: ProcessState) -> list[list[str]]:
-    """Return a table of the calls of a process, with its head."""
+def _count_restarts(server: ServerState) -> int:
+    """Return how often the children of a process were restarted, and the process itself if it is a worker."""
+    own = [child for child in server.workers if child.name == f"worker:{server.worker}"]
+    return sum(child.restarts for child in (*own, *server.children))
+
+
+def describe_queues(states: list[ProcessState], *, used: bool = False) -> list[list[str]]:
+    """Return a table of the queues of processes, with its head; only of those in use, if `used`."""
+    rows = [
+        [str(state.pid), each.name, str(each.waiting), str(each.running), str(each.dropped)]
+        for state in states
+        for each in state.server.queues
+        if not used or each.waiting or each.running or each.dropped
+    ]
+    return _table(["PID", "QUEUE", "WAITING", "RUNNING", "DROPPED"], rows)
+
+
+def describe_children(states: list[ProcessState]) -> list[list[str]]:
+    """Return a table of the children of processes, with its head. The workers of one supervisor describe its children
+    alike, so these are listed once."""
+    found = {(state.parent, child.name): child for state in states for child in state.server.workers}
+    found |= {(state.pid, child.name): child for state in states for child in state.server.children}
+    rows = [[str(parent), *_describe_child(child)] for (parent, _), child in found.items()]
+    return _table(["PARENT", "CHILD", "KIND", "STATE", "SINCE", "RESTARTS", "PID", "LAST FAILURE"], rows)
+
+
+def _describe_child(child: ChildSummary) -> list[str]:
+    return [
+        escape(child.name),
+        escape(child.kind),
+        child.state,
+        format_age(child.age),
+        str(child.restarts),
+        "" if child.pid is None else str(child.pid),
+        escape(child.last_failure),
+    ]
+
+
+def describe_calls(states: list[ProcessState]) -> list[list[str]]:
+    """Return a table of the calls of processes, with its head."""
     rows = [
         [
+            str(state.pid),
             format_age(call.age),
             escape(call.method),
             escape(call.target),
             escape(call.principal),
-            f"connection {call.connection}",
+            str(call.connection),
             "queued" if call.queued else "",
         ]
+        for state in states
         for call in state.server.calls
     ]
-    return [["AGE", "METHOD", "TARGET", "PRINCIPAL", "CONNECTION", ""], *rows] if rows else []
+    return _table(["PID", "AGE", "METHOD", "TARGET", "PRINCIPAL", "CONNECTION", ""], rows)
 
 
 def _print_details(terminal: Terminal, state: ProcessState) -> None:
@@ -112,8 +170,21 @@ def _print_details(terminal: Terminal, state: ProcessState) -> None:
     terminal.line(f"Trunkline {state.trunkline}, Python {state.python}, parent {state.parent}")
     if server.store:
         terminal.line(f"store {escape(server.store)}, process {escape(server.cluster)}, {server.peers} peers")
-    terminal.line(f"{server.threads} threads run handlers, {server.queued_jobs} more wait for a thread")
-    connections = [
+    for rows in (
+        _describe_connections(server),
+        describe_calls([state]),
+        describe_queues([state]),
+        describe_children([state]),
+        _table(["TASK", "TOOL", "STATE", "AGE"], map(_describe_task, server.tasks)),
+        _table(["BREAKER", "STATE"], ([escape(each.name), each.state] for each in server.breakers)),
+    ):
+        if rows:
+            terminal.line()
+            terminal.columns(rows, indent=0)
+
+
+def _describe_connections(server: ServerState) -> list[list[str]]:
+    rows = [
         [
             str(each.number),
             each.transport,
@@ -121,22 +192,22 @@ def _print_details(terminal: Terminal, state: ProcessState) -> None:
             each.revision or each.phase,
             escape(each.session),
             escape(each.client),
-            f"{each.calls} calls",
-            f"{each.subscriptions} subscriptions",
+            str(each.calls),
+            str(each.subscriptions),
         ]
         for each in server.connections
     ]
-    tasks = [[each.id, escape(each.tool), each.status, format_age(each.age)] for each in server.tasks]
-    breakers = [[escape(each.name), each.state] for each in server.breakers]
-    for title, rows in (
-        ("connections", connections),
-        ("calls", describe_calls(state)),
-        ("tasks", tasks),
-        ("circuit breakers", breakers),
-    ):
-        if rows:
-            terminal.line(terminal.styled(title, "title"))
-            terminal.columns(rows)
+    return _table(["CONNECTION", "TRANSPORT", "PEER", "REVISION", "SESSION", "CLIENT", "CALLS", "SUBSCRIPTIONS"], rows)
+
+
+def _describe_task(task: TaskSummary) -> list[str]:
+    return [task.id, escape(task.tool), task.status, format_age(task.age)]
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> list[list[str]]:
+    """Return a table with its head; nothing without rows."""
+    found = [*rows]
+    return [head, *found] if found else []
 
 
 def _print_stacks(terminal: Terminal, stacks: list[CallStack], *, as_json: bool) -> int:

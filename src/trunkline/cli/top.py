@@ -7,8 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from trunkline.cli.commands import EXIT_OK
-from trunkline.cli.processes import find_sockets, query_states
-from trunkline.cli.ps import add_process_options, choose_by_store, describe_calls, describe_processes
+from trunkline.cli.processes import Answers, find_sockets, query_states
+from trunkline.cli.ps import (
+    add_process_options,
+    choose_by_store,
+    describe_calls,
+    describe_children,
+    describe_processes,
+    describe_queues,
+)
 from trunkline.cli.terminal import Terminal
 from trunkline.server.introspection.process_state import ProcessState
 
@@ -24,8 +31,10 @@ examples:
   trunkline top --count 10 --json        # ten states as lines of JSON
 """
 
-Show = Callable[[list[ProcessState]], None]
-"""Show the states of processes."""
+_NONE_FOUND: Final = "no serving process was found"
+
+Show = Callable[[Answers], None]
+"""Show the states of processes, and which of them do not answer."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +52,8 @@ def _run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         show = _make_view(terminal, stack, as_json=options.json)
         while True:
-            states = query_states(find_sockets(options.place, options.pid))
-            show(choose_by_store(states, options.store))
+            found = query_states(find_sockets(options.place, options.pid), options.timeout)
+            show(Answers(choose_by_store(found.states, options.store), found.silent))
             done += 1
             if done == options.count:
                 return EXIT_OK
@@ -54,9 +63,9 @@ def _run(options: argparse.Namespace) -> int:
 def _make_view(terminal: Terminal, stack: contextlib.ExitStack, *, as_json: bool) -> Show:
     """Return the function that shows states: as JSON, on the whole screen, or line by line if that is not possible."""
     if as_json:
-        return terminal.json
+        return lambda answers: terminal.json(answers.states)
     live = _open_screen(stack) if terminal.shows_results else None
-    return live or (lambda states: _print(terminal, states))
+    return live or (lambda answers: _print(terminal, answers))
 
 
 def _open_screen(stack: contextlib.ExitStack) -> Show | None:
@@ -67,27 +76,33 @@ def _open_screen(stack: contextlib.ExitStack) -> Show | None:
     except ImportError:
         return None
     live = stack.enter_context(Live(console=Console(highlight=False), auto_refresh=False, screen=True))
-    return lambda states: live.update(_render(states), refresh=True)
+    return lambda answers: live.update(_render(answers), refresh=True)
 
 
-def _render(states: list[ProcessState]) -> "RenderableType":
+def _describe(states: list[ProcessState]) -> list[list[list[str]]]:
+    """Return the tables of a view: processes, children, queues and calls, as far as there are any."""
+    queues = describe_queues(states, used=True)
+    tables = (describe_processes(states), describe_children(states), queues, describe_calls(states))
+    return [rows for rows in tables if rows]
+
+
+def _render(answers: Answers) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for rows in (describe_processes(states), *map(describe_calls, states)):
-        if rows:
-            table = Table(*rows[0], box=None, header_style="bold")
-            for row in rows[1:]:
-                table.add_row(*map(Text, row))
-            parts += [table, Text()]
-    return Group(*(parts or [Text("no serving process was found")]))
+    for rows in _describe(answers.states):
+        table = Table(*rows[0], box=None, header_style="bold")
+        for row in rows[1:]:
+            table.add_row(*map(Text, row))
+        parts += [table, Text()]
+    parts += [Text(line) for line in answers.silent]
+    return Group(*(parts or [Text(_NONE_FOUND)]))
 
 
-def _print(terminal: Terminal, states: list[ProcessState]) -> None:
-    terminal.columns(describe_processes(states), indent=0)
-    for state in states:
-        terminal.columns(describe_calls(state))
-    if not states:
-        terminal.line("no serving process was found")
+def _print(terminal: Terminal, answers: Answers) -> None:
+    for rows in _describe(answers.states):
+        terminal.columns(rows, indent=0)
+    for line in answers.silent or ([] if answers.states else [_NONE_FOUND]):
+        terminal.line(line)

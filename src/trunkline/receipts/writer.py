@@ -67,6 +67,16 @@ class ReceiptWriter:
         """The name of the chain."""
         return self._files.chain
 
+    @property
+    def queued(self) -> int:
+        """Receipts that wait to be written."""
+        return len(self._queue)
+
+    @property
+    def lost(self) -> int:
+        """Receipts that did not fit into the queue."""
+        return self._lost
+
     # --- on the event loop -----------------------------------------------------------------------
 
     def find_refusal(self) -> str | None:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from trunkline.server.tasks.service import TaskService
     from trunkline.stores.store import Store
     from trunkline.supervision.supervisor import ChildStatus, Supervisor
+    from trunkline.supervision.worker_channel import WorkerChannel
 
 __all__ = ["MountedServer", "ServerComponents", "ServerRuntime"]
 
@@ -139,6 +140,7 @@ class ServerRuntime:
         self.on_stopping: list[Callable[[], object]] = []  # called once, when a shutdown begins
         self.listeners: list[Listener] = []
         self._supervisor: Supervisor | None = None  # made with the first listener
+        self.worker_channel: WorkerChannel | None = None  # of a worker process
         self.file_watch: FileWatcher | None = None
         self.forwarder: RequestForwarding | None = None
         self.routes: Routes | None = None  # custom routes, once they are used
@@ -953,7 +955,13 @@ class ServerRuntime:
             self.connections,
             store=components.store.configured,
             cluster=None if shared is None else shared.cluster,
+            worker=self.worker_channel,
+            tree=None if self._supervisor is None else self._supervisor.describe(),
+            now=0.0 if shared is None else shared.clock.now(),
+            observers=components.observers,
             threads=None if shared is None else shared.threads,
+            processes=self._processes,
+            receipts=self._receipts,
             tasks=() if self._tasks is None else self._tasks.runners,
             breakers=self._lazy_breakers or (),
             subscriptions=self._count_subscriptions,

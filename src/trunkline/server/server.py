@@ -1033,8 +1033,10 @@ class Server:
         through `worker_channel` and uses `previous_tls` if the certificate files cannot be loaded."""
         from trunkline.server.run.process import listener_name, open_listener
 
-        if self._metrics is not None and worker_channel is not None:
-            self._metrics.use_slot(worker_channel.number)
+        if worker_channel is not None:
+            self._runtime.worker_channel = worker_channel
+            if self._metrics is not None:
+                self._metrics.use_slot(worker_channel.number)
         await self.start()
         shared, health = self._runtime.get_services(), partial(self._make_health, worker_channel)
         made = await open_listener(

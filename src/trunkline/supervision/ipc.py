@@ -1,10 +1,10 @@
 """Messages between the supervisor and a worker, over a socket pair.
 
 A frame is a length, a one-byte kind and a body. To a worker: `C`, a connection as a file descriptor, with its ticket
-and the time of dispatch; `T`, the states of all workers; `E`, the request to shut down; `R`, the request to load
-certificate files again; `L`, the request to load the program's code again. From a worker: `B`, its state and the number
-of its open connections; `K`, it has accepted a connection, and the number of its open connections; `N`, it has declined
-one.
+and the time of dispatch; `T`, the states of all workers; `S`, the statuses of the supervisor's children; `E`, the
+request to shut down; `R`, the request to load certificate files again; `L`, the request to load the program's code
+again. From a worker: `B`, its state and the number of its open connections; `K`, it has accepted a connection, and the
+number of its open connections; `N`, it has declined one.
 """
 
 import array
@@ -17,6 +17,7 @@ from typing import Final
 
 __all__ = [
     "ACCEPTED",
+    "CHILDREN",
     "CODE",
     "CONNECTION",
     "DECLINED",
@@ -35,6 +36,7 @@ __all__ = [
 
 CONNECTION: Final = b"C"
 TABLE: Final = b"T"
+CHILDREN: Final = b"S"
 SHUTDOWN: Final = b"E"
 RELOAD: Final = b"R"
 CODE: Final = b"L"

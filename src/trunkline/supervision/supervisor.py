@@ -66,6 +66,7 @@ class ChildStatus(Struct, frozen=True):
     restarts: int = 0
     last_failure: str = ""  # of the last time that it failed; it may be running again
     since: float = 0.0  # time of the last change of the state, on the clock of the supervisor
+    pid: int | None = None  # of an OS process that runs
     children: "tuple[ChildStatus, ...]" = ()
 
     def walk(self) -> "Iterable[ChildStatus]":
@@ -211,7 +212,8 @@ class Supervisor:
         child = self._entries[row.name].child
         below = child.describe().children if deep and isinstance(child, Supervisor) else ()
         path = f"{self.path}{_SEPARATOR}{row.name}"
-        return ChildStatus(path, child.kind, row.state, row.restarts, row.last_failure, row.since, below)
+        pid = getattr(child, "pid", None)
+        return ChildStatus(path, child.kind, row.state, row.restarts, row.last_failure, row.since, pid, below)
 
     async def wait_for(self, name: str, *states: ChildState) -> ChildStatus:
         """Wait until a child is in one of some states; return its status."""

@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from trunkline.fdlimit import DescriptorReserve, LogThrottle
 from trunkline.supervision.ipc import (
     ACCEPTED,
+    CHILDREN,
     CODE,
     CONNECTION,
     DECLINED,
@@ -29,11 +32,13 @@ from trunkline.supervision.ipc import (
     encode_state,
     encode_ticket,
 )
+from trunkline.supervision.supervisor import ChildStatus
 from trunkline.supervision.worker_table import ACCEPTING_STATES, FULL, HEARTBEAT_INTERVAL, STALE_AFTER, STARTING
 
 __all__ = ["WorkerChannel"]
 
 _log: Final = logging.getLogger("trunkline")
+_decode_children: Final = msgspec.msgpack.Decoder(tuple[ChildStatus, ...]).decode
 
 
 class WorkerChannel:
@@ -49,6 +54,7 @@ class WorkerChannel:
         self._log_throttle = LogThrottle()
         self._ipc = IpcChannel(ipc_socket)
         self._table: list[str] = []
+        self.children: tuple[ChildStatus, ...] = ()  # of the supervisor: all workers, and their listeners
         self._worker_state = state
         self._started = False
         self._on_connection: Callable[[socket.socket], None] | None = None
@@ -126,6 +132,8 @@ class WorkerChannel:
                 self._receive_connection(*decode_ticket(body), self._ipc.take_descriptor())
             elif kind == TABLE:
                 self._table = body.decode().split()
+            elif kind == CHILDREN:
+                self.children = _decode_children(body)
             elif kind == SHUTDOWN:
                 self._on_shutdown()
             elif kind == RELOAD:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.fdlimit import DescriptorReserve
@@ -22,6 +23,7 @@ from trunkline.supervision.fd_dispatch import ConnectionDispatcher
 from trunkline.supervision.fork import SignalQueue, fork, poll_exit_code
 from trunkline.supervision.ipc import (
     ACCEPTED,
+    CHILDREN,
     CODE,
     DECLINED,
     RELOAD,
@@ -34,6 +36,7 @@ from trunkline.supervision.ipc import (
     decode_ticket,
 )
 from trunkline.supervision.restart_policy import RestartPolicy
+from trunkline.supervision.supervisor import ChildStatus
 from trunkline.supervision.worker_table import HEARTBEAT_INTERVAL, WorkerTable
 
 __all__ = ["GIVE_UP_EXIT_CODE", "Certificate", "SupervisorOptions", "WorkerSupervisor"]
@@ -44,6 +47,7 @@ GIVE_UP_EXIT_CODE: Final = 86
 _LISTENER: Final = "listener:{}"
 _WORKER: Final = "worker:{}"
 _SIGNAL_EXIT_BASE: Final = 128  # plus the signal number, as in shells
+_encode_children: Final = msgspec.msgpack.Encoder().encode
 
 WorkerMain = Callable[[int, socket.socket], int]
 """Runs a worker, with its number and its end of the socket pair; returns the exit code."""
@@ -120,6 +124,7 @@ class WorkerSupervisor:
         )
         self._listening = set(self._listeners.values())  # numbers of the open listeners
         self._sent_states: tuple[str, ...] = ()
+        self._sent_children: list[ChildStatus] = []
         self._on_ready: Callable[[], None] | None = None
         self._shutdown_deadline: float | None = None
         self._shutting_down = False
@@ -158,6 +163,7 @@ class WorkerSupervisor:
         self._check_code(now)
         self._apply(self._children.tick(now))
         self._broadcast_states(now)
+        self._broadcast_children()
         self._dispatcher.update(now)
         if self._shutdown_deadline is not None and now >= self._shutdown_deadline:
             self._kill_overdue_workers()
@@ -198,6 +204,28 @@ class WorkerSupervisor:
             self._sent_states = table
             for channel in self._channels.values():
                 channel.send(TABLE, _encode_states(table))
+
+    def _broadcast_children(self) -> None:
+        """Send the statuses of the children to all workers if they have changed."""
+        statuses = self._describe_children()
+        if statuses != self._sent_children:
+            self._sent_children = statuses
+            for channel in self._channels.values():
+                channel.send(CHILDREN, _encode_children(statuses))
+
+    def _describe_children(self) -> list[ChildStatus]:
+        return [
+            ChildStatus(
+                row.name,
+                row.name.partition(":")[0],
+                row.state,
+                row.restarts,
+                row.last_failure,
+                row.since,
+                self._pids.get(self._workers.get(row.name, -1)),
+            )
+            for row in self._children
+        ]
 
     # --- children ----------------------------------------------------------------------------------
 
@@ -275,6 +303,7 @@ class WorkerSupervisor:
         now = time.monotonic()
         self._table.mark_started(number, now)
         channel.send(TABLE, _encode_states(self._table.states(now)))  # before the worker serves its first health check
+        channel.send(CHILDREN, _encode_children(self._describe_children()))
 
     def _postpone(self, number: int, error: OSError) -> None:
         """Retry later if the system has no free descriptor or process for a worker. Raise the error if no worker was

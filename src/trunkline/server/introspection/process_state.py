@@ -19,19 +19,26 @@ from trunkline.server.introspection.stacks import stack_of_call
 from trunkline.version import __version__
 
 if TYPE_CHECKING:
+    from trunkline.facts import Observers
+    from trunkline.receipts.writer import ReceiptWriter
     from trunkline.rpc.threads import ThreadPool
     from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.connection import Connection
     from trunkline.server.connections import ConnectionSet
+    from trunkline.server.processes.pool import ProcessPool
     from trunkline.server.resilience.circuit_breaker import CircuitBreaker
     from trunkline.server.tasks.runner import TaskRunner
+    from trunkline.supervision.supervisor import ChildStatus
+    from trunkline.supervision.worker_channel import WorkerChannel
 
 __all__ = [
     "BreakerSummary",
     "CallStack",
     "CallSummary",
+    "ChildSummary",
     "ConnectionSummary",
     "ProcessState",
+    "QueueSummary",
     "ServerState",
     "TaskSummary",
     "describe_process",
@@ -84,6 +91,27 @@ class BreakerSummary(Struct, frozen=True):
     state: str
 
 
+class ChildSummary(Struct, frozen=True):
+    """A child in the supervision tree: a listener, a worker, a backend, a child of the program."""
+
+    name: str  # the path from the root of the tree
+    kind: str
+    state: str
+    restarts: int
+    last_failure: str
+    age: float  # seconds in that state
+    pid: int | None  # of an OS process that runs
+
+
+class QueueSummary(Struct, frozen=True):
+    """A queue, and its consumers."""
+
+    name: str
+    waiting: int
+    running: int = 0
+    dropped: int = 0  # since the start, because the queue was full
+
+
 class ServerState(Struct, frozen=True, kw_only=True):
     """The server of a process."""
 
@@ -94,8 +122,10 @@ class ServerState(Struct, frozen=True, kw_only=True):
     store: str
     cluster: str  # the name of the process in the cluster
     peers: int  # other processes in the cluster
-    threads: int  # threads of handlers that are running
-    queued_jobs: int  # plain functions that wait for a thread
+    worker: int | None  # the number of this process, if it is a worker
+    queues: Sequence[QueueSummary]
+    workers: Sequence[ChildSummary]  # all workers and their listeners, if this process is a worker
+    children: Sequence[ChildSummary]  # in the supervision tree of this process
     connections: Sequence[ConnectionSummary]
     calls: Sequence[CallSummary]
     tasks: Sequence[TaskSummary]
@@ -152,13 +182,31 @@ def describe_server(
     *,
     store: object,
     cluster: "Cluster | None",
+    worker: "WorkerChannel | None",
+    tree: "ChildStatus | None",
+    now: float,
+    observers: "Observers",
     threads: "ThreadPool | None",
+    processes: "ProcessPool | None",
+    receipts: "ReceiptWriter | None",
     tasks: "Iterable[TaskRunner]",
     breakers: "Iterable[CircuitBreaker]",
     subscriptions: "Callable[[Connection], int]",
 ) -> ServerState:
-    """Return the state of a server from its parts. `subscriptions` counts those of a connection."""
-    now = time.time()
+    """Return the state of a server from its parts. `tree` is its supervision tree, `now` the time of its clock;
+    `subscriptions` counts those of a connection."""
+    calls, wall_time = _describe_calls(connections), time.time()
+    queued = sum(call.queued for call in calls)
+    queues = [QueueSummary("calls", queued, len(calls) - queued)]
+    if threads is not None:
+        queues.append(QueueSummary("threads", threads.queued, threads.busy))
+    if processes is not None:
+        queues.append(QueueSummary("processes", processes.queued, processes.busy))
+    if receipts is not None:
+        queues.append(QueueSummary("receipts", receipts.queued, dropped=receipts.lost))
+    queues.append(QueueSummary("facts", observers.queued, dropped=observers.dropped))
+    children = () if tree is None else [each for each in tree.walk() if each is not tree]
+    workers = () if worker is None else worker.children
     return ServerState(
         name=info.name,
         version=info.version,
@@ -167,12 +215,20 @@ def describe_server(
         store="" if store is None else repr(store),
         cluster="" if cluster is None else cluster.name,
         peers=0 if cluster is None else len(cluster.peers),
-        threads=0 if threads is None else threads.busy,
-        queued_jobs=0 if threads is None else threads.queued,
+        worker=None if worker is None else worker.number,
+        queues=queues,
+        workers=[_describe_child(each, time.monotonic()) for each in workers],
+        children=[_describe_child(each, now) for each in children],
         connections=[_describe_connection(each, subscriptions(each)) for each in connections],
-        calls=_describe_calls(connections),
-        tasks=[_describe_task(runner, now) for runner in tasks],
+        calls=calls,
+        tasks=[_describe_task(runner, wall_time) for runner in tasks],
         breakers=[BreakerSummary(breaker.name, breaker.state.value) for breaker in breakers],
+    )
+
+
+def _describe_child(child: "ChildStatus", now: float) -> ChildSummary:
+    return ChildSummary(
+        child.name, child.kind, child.state.value, child.restarts, child.last_failure, now - child.since, child.pid
     )
 
 
@@ -184,7 +240,7 @@ def _describe_connection(connection: "Connection", subscriptions: int) -> Connec
         number=connection.number,
         transport=info.transport,
         peer=info.peer,
-        phase=session.phase.name.lower(),
+        phase="stateless" if info.stateless else session.phase.name.lower(),
         revision=info.revision if revision is None else revision.value,
         session=(info.session or "")[:_SHOWN_SESSION],
         client="" if session.peer is None else f"{session.peer.name} {session.peer.version}",

@@ -85,6 +85,16 @@ class ProcessPool:
         self._ending: set[asyncio.Task[int]] = set()
         self._closed = False
 
+    @property
+    def busy(self) -> int:
+        """Calls that have a process, or are starting one."""
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        """Calls that wait for a process."""
+        return sum(not waiter.done() for waiter in self._waiting)
+
     async def run(self, name: str, job: Job) -> Any:
         """Run a job and return its value, or raise its exception. Cancelling this kills the process."""
         frame = pickle.dumps(job)

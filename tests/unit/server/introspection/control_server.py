@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from trunkline import Server, Settings, SqliteStore
+from trunkline.supervision.children import ProcessChild
 
 folder = Path(sys.argv[1])
 folder.mkdir(0o700)
@@ -36,6 +37,24 @@ async def hog() -> None:
     """Block the loop until the log says where."""
     while "in hog" not in (folder / "log").read_text():
         time.sleep(0.02)
+
+
+failures: list[int] = []
+
+
+async def poll() -> None:
+    """Fail once."""
+    if not failures:
+        failures.append(1)
+        raise ConnectionError("it has moved")
+    await asyncio.Event().wait()
+
+
+@server.tool
+async def supervise() -> None:
+    """Add children to the supervision tree."""
+    server.supervise("poll", poll)
+    server.supervise("sleep", ProcessChild("sleep", "600"))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tests.unit.cli.screen import screen_of
 from trunkline import Client
 from trunkline.cli.processes import query_state
 from trunkline.server.introspection.control_socket import ControlSocket
+from trunkline.server.introspection.process_state import ChildSummary
 
 PROGRAM = Path(__file__).parent / "control_server.py"
 
@@ -73,12 +74,17 @@ async def test_state_names_connections_calls_and_their_ages(
         [connection] = state.server.connections
         assert (connection.client.split()[0], connection.revision, connection.calls) == ("till", "2025-11-25", 2)
         assert all(call.age >= 0 for call in state.server.calls)
-        assert (state.server.threads, state.pid) == (1, process.process.pid)
+        assert (state.pid, state.server.worker) == (process.process.pid, None)
+        assert {(queue.name, queue.waiting, queue.running) for queue in state.server.queues} == {
+            ("calls", 0, connection.calls),
+            ("threads", 0, 1),
+            ("facts", 0, 0),
+        }
         assert 0 < state.memory < 1 << 30
         code, out, _ = run(capsys, "ps", str(process.folder), "--pid", str(state.pid))
         assert code == 0
-        assert "till" in out
-        assert "tools/call" in out
+        for said in ("till", "tools/call", "threads", "server/http:"):
+            assert said in out
         code, out, _ = run(capsys, "ps", str(process.sockets[0]), "--stacks")
         assert (code, "in wait" in out, "in block" in out) == (0, True, True)
         (process.folder / "go").touch()
@@ -123,6 +129,28 @@ async def test_top_shows_the_screen_and_leaves_it_clean(process: Process) -> Non
         assert screen.echoes
     piped = await trunkline("top", str(process.folder), "--count", "2", "--interval", "0.01", "--json")
     assert (piped.status, len(piped.out.splitlines())) == (0, 2)
+
+
+async def test_children_are_shown_with_their_restarts_and_last_failure(
+    process: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Client(process.url) as client:
+        await client.call_tool("supervise")
+
+    def children() -> list[ChildSummary]:
+        state = query_state(process.sockets[0])
+        return [] if state is None else [*state.server.children]
+
+    eventually(lambda: [child.state for child in children()] == ["running"] * 3)
+    listener, poll, sleep = children()
+    assert (listener.kind, listener.state, listener.restarts) == ("listener", "running", 0)
+    assert (poll.name, poll.kind, poll.restarts) == ("server/poll", "task", 1)
+    assert poll.last_failure == "ConnectionError: it has moved"
+    assert (sleep.name, sleep.kind, sleep.state) == ("server/sleep", "process", "running")
+    assert Path(f"/proc/{sleep.pid}/cmdline").read_bytes().startswith(b"sleep")
+    assert all(0 <= child.age < 2 * PATIENCE for child in (listener, poll, sleep))
+    out = run(capsys, "top", str(process.folder), "--count", "1")[1]
+    assert "ConnectionError: it has moved" in out
 
 
 async def test_processes_are_chosen_by_store(process: Process) -> None:
