@@ -6,6 +6,7 @@ fact that reports the end (`CallEnded.span`), on its own thread, and ends it the
 """
 
 import logging
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
@@ -50,6 +51,11 @@ class Tracer(Protocol):
         """Start the span of one run of a task; `trace` is the trace context of the request that created the task."""
         ...
 
+    def carry_current(self) -> Callable[[], object]:
+        """Return a function that can be pickled, and that makes the span that is current now the current one in the
+        context variables of its caller, in another process."""
+        ...
+
 
 class GuardedTracer:
     """A tracer whose exceptions are counted, logged once per minute, and otherwise ignored: the request goes on without
@@ -80,6 +86,10 @@ class GuardedTracer:
     def start_task_run(self, tool: str, trace: TraceContext) -> Span | None:
         """Start the span of one run of a task, and make it current."""
         return self._guard(lambda: _current(self._tracer.start_task_run(tool, trace)))
+
+    def carry_current(self) -> bytes | None:
+        """Return a pickled function that makes the current span current in another process."""
+        return self._guard(lambda: pickle.dumps(self._tracer.carry_current()))
 
     def trace_context(self, span: Span) -> dict[str, str]:
         """Return the context with which another process continues the trace of a span."""

@@ -221,7 +221,8 @@ class ServerRuntime:
         if self._processes is None:
             from trunkline.server.processes.pool import ProcessPool
 
-            self._processes = ProcessPool(self._catalog.settings.max_processes)
+            tracer = self._components.observers.tracer
+            self._processes = ProcessPool(self._catalog.settings.max_processes, tracer)
         return self._processes
 
     # --- supervision -----------------------------------------------------------------------------

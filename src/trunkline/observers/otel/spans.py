@@ -5,7 +5,8 @@ headers. If an instrumentation of the HTTP server has a span for the same HTTP r
 `_meta` states a context; then it is linked if it is in another trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic, time_ns
 from typing import Final
 
@@ -30,7 +31,7 @@ from trunkline.observers.otel.attributes import (
 from trunkline.tracing import TraceContext
 from trunkline.version import __version__
 
-__all__ = ["OtelSpan", "OtelTracer", "Step"]
+__all__ = ["OtelSpan", "OtelTracer", "Step", "continue_trace"]
 
 _TRACEPARENT: Final = "traceparent"
 _KEYS: Final = (_TRACEPARENT, "tracestate", "baggage")  # the specification of MCP reserves these
@@ -108,6 +109,12 @@ class OtelTracer:
         )
         return OtelSpan(self, span, parent, started)
 
+    def carry_current(self) -> Callable[[], object]:
+        """Return a function that makes the current context that of another process."""
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
+        return partial(continue_trace, carrier)
+
     def _start_server_span(
         self, method: str, target: str | None, parent: Context, started: int, links: Sequence[Link] = ()
     ) -> OtelSpan:
@@ -153,6 +160,11 @@ class OtelTracer:
     def _own(self, span: object) -> OtelSpan | None:
         """Return a span if this tracer has started it."""
         return span if isinstance(span, OtelSpan) and span.owner is self else None
+
+
+def continue_trace(carrier: TraceContext) -> None:
+    """Make a trace context that another process has sent the current one, in the context variables of the caller."""
+    attach(_PROPAGATOR.extract(carrier, Context()))
 
 
 def _wall_time(at: float) -> int:

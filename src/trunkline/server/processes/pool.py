@@ -16,15 +16,18 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import InternalError, RegistrationError
 from trunkline.registry.signatures import hints_of, is_context_annotation, name_of, underlying_function
 from trunkline.server.context import Context
 from trunkline.server.processes import worker
-from trunkline.server.processes.worker import HEADER, MAIN_ALIAS, STARTED, Job, Outcome, find_function
+from trunkline.server.processes.worker import END_TIMEOUT, HEADER, MAIN_ALIAS, STARTED, Job, Outcome, find_function
+
+if TYPE_CHECKING:
+    from trunkline.tracing import GuardedTracer
 
 __all__ = ["ProcessDied", "ProcessPool", "run_in_process"]
 
@@ -68,6 +71,15 @@ class _Process:
         self._process.kill()
         self._writer.close()
 
+    async def end(self) -> int:
+        """Let an idle process end in good order; kill it if it takes too long. Return its status."""
+        self._writer.close()
+        timer = asyncio.get_running_loop().call_later(END_TIMEOUT, self._process.kill)
+        try:
+            return await self.wait()
+        finally:
+            timer.cancel()
+
     async def wait(self) -> int:
         """Wait for the end of the process and return its status."""
         return await asyncio.to_thread(self._process.wait)
@@ -76,8 +88,10 @@ class _Process:
 class ProcessPool:
     """Processes of one event loop. `run` may be called concurrently; further calls wait for a free process."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, tracer: "GuardedTracer | None" = None) -> None:
+        """At most `limit` processes run. With a `tracer`, the current span of a call is current in its process, too."""
         self._limit = limit
+        self._tracer = tracer
         self._running = 0  # calls that have a process, or are starting one
         self._idle: list[_Process] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -97,6 +111,8 @@ class ProcessPool:
 
     async def run(self, name: str, job: Job) -> Any:
         """Run a job and return its value, or raise its exception. Cancelling this kills the process."""
+        if self._tracer is not None:
+            job = job._replace(continue_trace=self._tracer.carry_current())
         frame = pickle.dumps(job)
         await self._acquire()
         try:
@@ -124,7 +140,7 @@ class ProcessPool:
         finally:
             self._busy.discard(process)
             if outcome is None or self._closed:
-                self._end(process)
+                self._kill(process)
             else:
                 self._idle.append(process)
         return outcome
@@ -165,20 +181,25 @@ class ProcessPool:
     def _end_unused(self, starting: "asyncio.Future[_Process]") -> None:
         """End a process whose call was cancelled while it started."""
         if not starting.cancelled() and starting.exception() is None:
-            self._end(starting.result())
+            self._kill(starting.result())
 
-    def _end(self, process: _Process) -> None:
+    def _kill(self, process: _Process) -> None:
         process.kill()
-        ending = asyncio.ensure_future(process.wait())
+        self._await_end(process.wait())
+
+    def _await_end(self, end: Coroutine[Any, Any, int]) -> None:
+        ending = asyncio.ensure_future(end)
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """Kill all processes, and wait for their end. Their calls fail."""
+        """End all processes, and wait for that. Busy ones are killed, and their calls fail."""
         self._closed = True
         idle, self._idle = self._idle, []
-        for process in (*idle, *self._busy):
-            self._end(process)
+        for process in idle:
+            self._await_end(process.end())
+        for process in self._busy:
+            self._kill(process)
         if self._ending:
             await asyncio.wait(self._ending)
 

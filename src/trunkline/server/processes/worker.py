@@ -2,10 +2,12 @@
 
 The server and the process exchange frames over a socket: a length, and a pickle. Before it runs a function, the process
 sends a byte, so the server knows which calls a dead process has not begun. One thread reads them, so that the
-process ends at once when the server does, even while a function computes; the main thread runs the functions. Standard
-output goes to standard error, since it may be the server's connection to its client.
+process ends at once when the server does, even while a function computes; the main thread runs the functions. An idle
+process ends in good order, so that libraries such as exporters of traces can finish. Standard output goes to standard
+error, since it may be the server's connection to its client.
 """
 
+import contextlib
 import os
 import pickle
 import queue
@@ -15,23 +17,28 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any, Final, NamedTuple
 
-__all__ = ["HEADER", "MAIN_ALIAS", "STARTED", "Job", "Outcome", "find_function", "is_worker", "main"]
+__all__ = ["END_TIMEOUT", "HEADER", "MAIN_ALIAS", "STARTED", "Job", "Outcome", "find_function", "is_worker", "main"]
 
+END_TIMEOUT: Final = 2.0  # seconds that an idle process has to end in good order
 HEADER: Final = struct.Struct(">Q")  # the length of a frame
 STARTED: Final = b"\x01"  # sent before the function of a job runs
 MAIN_ALIAS: Final = "__mp_main__"  # the name that the main module has here, as in `multiprocessing`
 
 
 class Job(NamedTuple):
-    """A call: the function by its module and name, and the pickled positional and keyword arguments."""
+    """A call: the function by its module and name, the pickled positional and keyword arguments, and a pickled function
+    that makes the span of the call current."""
 
     module: str
     qualname: str
     arguments: bytes
+    continue_trace: bytes | None = None
 
 
 class Outcome(NamedTuple):
@@ -66,11 +73,16 @@ def main(descriptor: int, main_path: str | None, main_name: str | None) -> None:
     _State.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the server, which then ends this process
     connection = socket.socket(fileno=descriptor)
-    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_frames, args=(connection, jobs), daemon=True).start()
+    jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    idle = threading.Event()
+    threading.Thread(target=_read_frames, args=(connection, jobs, idle), daemon=True).start()
     loaded = False
+    idle.set()
     while True:
         frame = jobs.get()
+        idle.clear()
+        if frame is None:
+            return
         connection.sendall(STARTED)
         try:
             job: Job = pickle.loads(frame)  # noqa: S301 - from the server
@@ -81,14 +93,18 @@ def main(descriptor: int, main_path: str | None, main_name: str | None) -> None:
         except BaseException as error:  # noqa: BLE001 - reported to the server
             outcome = _failed(error)
         reply = pickle.dumps(outcome)
+        idle.set()  # before the reply: the server may end once it has that
         connection.sendall(HEADER.pack(len(reply)) + reply)
 
 
-def _read_frames(connection: socket.socket, jobs: "queue.SimpleQueue[bytes]") -> None:
+def _read_frames(connection: socket.socket, jobs: "queue.SimpleQueue[bytes | None]", idle: threading.Event) -> None:
     """Queue every frame; end the process when the server has gone."""
     try:
         while header := _read_exactly(connection, HEADER.size):
             jobs.put(_read_exactly(connection, HEADER.unpack(header)[0]))
+        if idle.is_set():
+            jobs.put(None)
+            time.sleep(END_TIMEOUT)
     finally:
         os._exit(0)
 
@@ -119,7 +135,11 @@ def _load_main(path: str | None, name: str | None) -> None:
 def _run(job: Job) -> Outcome:
     function = find_function(job.module, job.qualname)
     positional, named = _load_arguments(job.arguments)
-    value = function(*positional, **named)
+    context = copy_context()  # the span of this call must not be current in the next one
+    if job.continue_trace is not None:
+        with contextlib.suppress(Exception):  # a tracer's fault is its own
+            context.run(pickle.loads(job.continue_trace))  # noqa: S301 - from the server
+    value = context.run(function, *positional, **named)
     try:
         return Outcome(pickle.dumps(value))
     except Exception as error:

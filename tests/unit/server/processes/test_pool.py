@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.baggage import set_baggage
+from opentelemetry.context import attach, detach
 from tests.limits import PATIENCE
 from tests.processes import StdioPeer, eventually, gone
+from tests.telemetry import SERVER, Telemetry, ident, trace_of
 from tests.unit.server.processes import computing
 from tests.unit.server.processes.computing import Point
 
 from trunkline import Client, Context, Server, Settings, TaskPolicy
 from trunkline.errors import ConfigError, PeerError, RegistrationError, RequestTimeout, ToolFailed
 from trunkline.facts import HandlerFailed
+from trunkline.observers.otel.spans import OtelTracer
 from trunkline.testing import RecordingObserver
 
 
@@ -145,6 +149,42 @@ async def test_argument_that_cannot_be_pickled_is_an_error() -> None:
     async with Client(server) as client:
         assert (await client.call_tool("unpicklable", raise_on_error=False)).is_error
     assert "the arguments of 'unpicklable' cannot be pickled" in str(observer.of(HandlerFailed)[0].error)
+
+
+async def test_span_of_a_call_is_current_in_its_process() -> None:
+    telemetry = Telemetry()
+    server = make_server(computing.find_span, observers=[telemetry.observer()], max_processes=1)
+    async with Client(server, observers=[telemetry.observer()]) as client:
+        attached = attach(set_baggage("tenant", "blue"))
+        calls = [(await client.call_tool("find_span")).data for _ in range(2)]
+        detach(attached)
+        calls.append((await client.call_tool("find_span")).data)
+    await server.aclose()
+    spans = telemetry.all("tools/call find_span", SERVER)
+    assert [call[:2] for call in calls] == [[trace_of(span), ident(span)] for span in spans]
+    assert [call[2] for call in calls] == ["blue", "blue", "None"]
+
+
+async def test_tracer_that_fails_leaves_the_call_alone() -> None:
+    class Tracer(OtelTracer):
+        def carry_current(self) -> Any:
+            return lambda: None  # cannot be pickled
+
+    observer = Telemetry().observer()
+    observer.tracer = Tracer(None)
+    server = make_server(computing.add, observers=[observer])
+    async with Client(server) as client:
+        assert (await client.call_tool("add", {"a": 1})).data == 2
+    assert server.observers.failures == 1
+    await server.aclose()
+
+
+async def test_idle_process_ends_in_good_order(tmp_path: Path) -> None:
+    server, path = make_server(computing.leave), tmp_path / "left"
+    async with Client(server) as client:
+        await client.call_tool("leave", {"path": str(path)})
+    await server.aclose()
+    assert path.exists()
 
 
 async def test_task_runs_in_a_process() -> None:
