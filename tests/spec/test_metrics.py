@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.limits import PATIENCE
 
-from trunkline import Client, Context, MemoryStore, Server, Settings, SqliteStore, ToolError
+from trunkline import Client, Context, Directory, MemoryStore, Server, Settings, SqliteStore, ToolError
 from trunkline.auth import Principal, ResourceServer, StaticTokens
 from trunkline.errors import MisuseError, PeerError, RegistrationError, TransportError
 from trunkline.facts import CallEnded, Fact
@@ -151,21 +151,69 @@ async def test_routes_of_the_program_cannot_take_the_path() -> None:
         assert (await site.get())[0] == 404
 
 
-async def test_asgi_application_serves_metrics() -> None:
-    server = make_server()
-    app, sent = server.asgi(), []
+@pytest.mark.parametrize("mounted", ["", "/tools"])
+async def test_asgi_application_serves_metrics_behind_the_same_checks(mounted: str) -> None:
+    server = make_server(settings=Settings(metrics=True, metrics_token=TOKEN, allowed_hosts=("localhost",)))
+    app = server.asgi()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+    async def get(**headers: str) -> tuple[int, str]:
+        sent: list[Any] = []
 
-    scope = {"type": "http", "method": "GET", "path": "/metrics", "raw_path": b"/metrics", "query_string": b""}
-    await app({**scope, "headers": [(b"host", b"localhost")], "scheme": "http", "root_path": ""}, receive, send)
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        path, given = f"{mounted}/metrics", [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+        await app({**scope, "headers": given, "scheme": "http", "root_path": mounted}, receive, send)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent).decode()
+
+    status, text = await get(host="localhost", authorization=f"Bearer {TOKEN}")
+    assert (status, "info" in parse(text)) == (200, True)
+    assert (await get(host="localhost"))[0] == 401
+    assert (await get(host="rebound.example", authorization=f"Bearer {TOKEN}"))[0] == 403
     await server.aclose()
-    assert sent[0]["status"] == 200
-    assert "info" in parse(b"".join(message.get("body", b"") for message in sent).decode())
+
+
+async def test_servers_of_one_listener_have_metrics_of_their_own() -> None:
+    auth, closed = ResourceServer(StaticTokens({"ada": Principal("ada")})), Settings(metrics=True, metrics_token=TOKEN)
+    servers = {
+        "open": make_server(),
+        "guarded": make_server(auth=auth),
+        "closed": make_server(settings=closed),
+        "off": make_server(settings=None),
+    }
+    directory = Directory()
+    for name, server in servers.items():
+        directory.register(name, server)
+    async with (
+        await directory.listen("http://127.0.0.1:0/") as listener,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE)) as http,
+    ):
+
+        async def get(name: str, **headers: str) -> tuple[int, str]:
+            async with http.get(listener.metrics_url_of(name), headers=headers) as response:
+                return response.status, await response.text()
+
+        async with Client(listener.url_of("open")) as client:
+            await client.call_tool("add", {"a": 1, "b": 2})
+        assert listener.metrics_url_of("open").endswith("/open/metrics")
+        assert parse((await get("open"))[1])["tool_calls_total"] == {("ok", "add"): 1}
+        assert [(await get(name))[0] for name in servers] == [200, 401, 401, 404]
+        assert (await get("open", host="rebound.example"))[0] == 403
+        assert (await get("guarded", authorization="Bearer ada"))[0] == 200
+        assert (await get("closed", authorization="Bearer ada"))[0] == 401
+        status, text = await get("closed", authorization=f"Bearer {TOKEN}")
+        assert (status, "tool_calls_total" in parse(text)) == (200, False)  # the call was one of another server
+        async with http.get(listener.url_of("open").replace("/open/mcp", "/metrics")) as response:
+            assert response.status == 404  # it would be that of no server
+        await servers["open"].aclose()
+        assert (await get("open"))[0] == 404
+        assert (await get("closed", authorization=f"Bearer {TOKEN}"))[0] == 200
+    for server in servers.values():
+        await server.aclose()
 
 
 async def test_metrics_of_a_server_without_http() -> None:

@@ -103,6 +103,10 @@ class SharedListener:
         root = "/".join(self.address.split("/", 3)[:3])
         return root + self._path_of(name)
 
+    def metrics_url_of(self, name: str) -> str:
+        """Return the URL of the metrics of the server with a name, if it has the setting `metrics`."""
+        return f"{self.url_of(name).rpartition('/')[0]}/metrics"
+
     def _path_of(self, name: str) -> str:
         return f"/{name}{self._path}"
 
@@ -140,7 +144,7 @@ class SharedListener:
         finally:
             self._mounting.pop(name, None)
         self._endpoints[name] = endpoint
-        self._router.add(path, endpoint.app)
+        self._router.add(endpoint)
 
     def _unmount(self, name: str) -> None:
         """Refuse requests to a server that is gone; end what it still answers after its drain time."""

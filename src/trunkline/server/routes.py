@@ -45,7 +45,7 @@ from trunkline.transports.http.routes import RouteRefusal, RouteReply
 if TYPE_CHECKING:
     from trunkline.server.runtime_services import RuntimeServices
 
-__all__ = ["Routes", "build_route"]
+__all__ = ["Routes", "SingleRoute", "build_route"]
 
 _STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (InsufficientScope, 403),
@@ -95,6 +95,23 @@ def build_route(path: str, function: Callable[..., Any], options: RouteOptions) 
         access=access,
         timeout=options.get("timeout"),
     )
+
+
+class SingleRoute:
+    """One of the routes of a server, at another path."""
+
+    def __init__(self, routes: "Routes", route: str, path: str) -> None:
+        """Find the `route` at `path`."""
+        self.path = path
+        self._routes = routes
+        self._route = route
+
+    def find(self, path: str) -> "_Matched | None":
+        """Return the route, if the decoded path is its own."""
+        return self._routes.find(self._route) if path == self.path else None
+
+    def reserve(self, path: str, purpose: str) -> None:
+        """Do nothing: the route was added when its path was free."""
 
 
 class Routes:

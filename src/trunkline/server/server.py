@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from trunkline.server.policies import Policy
     from trunkline.server.resilience.circuit_breaker import CircuitBreaker
     from trunkline.server.resilience.health_monitor import HealthReport
-    from trunkline.server.routes import Routes
+    from trunkline.server.routes import Routes, SingleRoute
     from trunkline.stores.store import Store
     from trunkline.supervision.child_table import RestartType
     from trunkline.supervision.supervisor import Supervised
@@ -1077,9 +1077,19 @@ class Server:
             forwarder=self._get_forwarder(),
             dpop_replays=self._get_dpop_replays,
             check_rate=self._get_rate_check(),
+            page=self._get_metrics_page(path),
         )
         self._runtime.listeners.append(made)
         return made
+
+    def _get_metrics_page(self, path: str) -> "SingleRoute | None":
+        """Return the route of the metrics beside an endpoint at a shared listener; None without metrics."""
+        if self._metrics is None:
+            return None
+        from trunkline.server.introspection.metrics import PATH
+        from trunkline.server.routes import SingleRoute
+
+        return SingleRoute(self._get_routes(), PATH, path.rpartition("/")[0] + PATH)
 
     def _get_forwarder(self) -> "Relay | None":
         """Return the forwarder of requests between processes, shared by all listeners; None without a cluster."""

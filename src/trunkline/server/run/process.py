@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from trunkline.auth.server.dpop import SharedProofStore
     from trunkline.auth.server.resource_server import ResourceServer
+    from trunkline.server.routes import SingleRoute
     from trunkline.server.run.runnable import RunnableServer
     from trunkline.transports.accept import ConnectionSource
     from trunkline.transports.addresses import Address
@@ -510,8 +511,10 @@ def make_endpoint(
     forwarder: "Relay | None",
     dpop_replays: "Callable[[], SharedProofStore | None] | None",
     check_rate: "CheckRate | None",
+    page: "SingleRoute | None" = None,
 ) -> "PathEndpoint":
-    """Make the endpoint of a server at a path of a listener that it shares with others."""
+    """Make the endpoint of a server at a path of a listener that it shares with others. `page` is another page of the
+    server."""
     from trunkline.transports.http.app import HttpApp
     from trunkline.transports.http.path_router import PathEndpoint
 
@@ -524,9 +527,10 @@ def make_endpoint(
         session_backend=session_backend,
         relay=forwarder,
         check_rate=check_rate,
+        routes=page,
         keeps_path=False,
     )
-    return PathEndpoint(app, path)
+    return PathEndpoint(app, path, *(() if page is None else (page.path,)))
 
 
 def make_tls(

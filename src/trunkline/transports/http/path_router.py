@@ -24,8 +24,10 @@ _METADATA: Final = "/.well-known/oauth-protected-resource"  # followed by the pa
 class PathEndpoint:
     """The application of one server at a path of a shared listener; to the server it is a listener."""
 
-    def __init__(self, app: HttpApp, path: str) -> None:
+    def __init__(self, app: HttpApp, path: str, *pages: str) -> None:
+        """`pages` are the paths of other pages of the application."""
         self.app = app
+        self.pages = pages
         self._path = path
 
     @property
@@ -60,16 +62,19 @@ class PathRouter:
         """Refuse requests to a path with 503 until its application is added."""
         self._opening.add(path)
 
-    def add(self, path: str, app: HttpApp) -> None:
-        """Pass the requests to a path to an application, from now on."""
+    def add(self, endpoint: PathEndpoint) -> None:
+        """Pass the requests to the path and the pages of an endpoint to its application, from now on."""
+        path = endpoint.address
         self._opening.discard(path)
-        self._apps[path] = self._apps[_METADATA + path] = app
+        for each in endpoint.pages:
+            self._apps.setdefault(each, endpoint.app)  # the endpoint of another server may have that path
+        self._apps[path] = self._apps[_METADATA + path] = endpoint.app
 
     def remove(self, path: str) -> None:
-        """Refuse requests to a path from now on."""
+        """Refuse requests to a path, and to the other pages of its application, from now on."""
         self._opening.discard(path)
-        self._apps.pop(path, None)
-        self._apps.pop(_METADATA + path, None)
+        if (app := self._apps.get(path)) is not None:
+            self._apps = {each: other for each, other in self._apps.items() if other is not app}
 
     def handle(self, request: HttpRequest) -> Handling:
         """Pass a request on, or refuse it."""
