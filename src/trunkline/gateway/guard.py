@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
-from trunkline.errors import BadAnswer, NotNow, PeerError, ProtocolError, RequestTimeout
+from trunkline.errors import BadAnswer, ConnectionClosed, NotNow, PeerError, ProtocolError, RequestTimeout
 from trunkline.gateway.options import BackendOptions, BreakerOptions
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.server.limits.local_semaphore import ConcurrencyLimit, LocalSemaphore, TooManyCalls
-from trunkline.server.resilience.circuit_breaker import BreakerGuard
+from trunkline.server.resilience.breaker_states import Outcome
 
 if TYPE_CHECKING:
     from trunkline.server.resilience.circuit_breaker import CircuitBreaker
@@ -46,6 +46,7 @@ class BackendGuard:
         self._limit = None if most is None else ConcurrencyLimit(name, most, options.max_queue)
         self._semaphore = None if self._limit is None else LocalSemaphore(self._limit)
         self.breaker: CircuitBreaker | None = None
+        self._losses = 0  # of connections, as far as requests have reported them
         self._running = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
 
@@ -74,16 +75,33 @@ class BackendGuard:
         self._running += 1
         try:
             await self._wait_ready()
-            if self.breaker is None:
-                return await start()
-            async with BreakerGuard(self.breaker, call):
-                return await start()
+            return await (start() if self.breaker is None else self._run_with_breaker(self.breaker, call, start))
         finally:
             if semaphore is not None:
                 semaphore.release(None)
             self._running -= 1
             if not self._running:
                 self._wake()
+
+    async def _run_with_breaker(
+        self, breaker: "CircuitBreaker", call: IncomingRequest, start: Callable[[], Coroutine[Any, Any, Raw]]
+    ) -> Raw:
+        """Run a request, and report its outcome. Requests that were lost at the same time are one failure: a backend
+        that dies once and is back at once must not be refused because many requests were in flight."""
+        permit, losses = await breaker.admit(), self._losses
+        try:
+            result = await start()
+        except BaseException as error:
+            outcome = breaker.judge(error, call)
+            if isinstance(error, ConnectionClosed):
+                if losses != self._losses:  # another request that was in flight with this one has reported the loss
+                    outcome = Outcome.NEUTRAL
+                else:
+                    self._losses += 1
+            breaker.settle(permit, outcome)
+            raise
+        breaker.settle(permit, Outcome.SUCCESS)
+        return result
 
     def _busy_error(self) -> NotNow:
         most = 0 if self._limit is None else self._limit.max_concurrency
