@@ -44,11 +44,13 @@ from trunkline.protocol.methods import find_method
 from trunkline.protocol.types import CallToolParams, ProgressParams
 
 __all__ = [
+    "COMPLETE",
     "LIVENESS_CHECK",
     "NextRound",
     "OnProgress",
     "Repeatable",
     "RetryBackoff",
+    "SentRequest",
     "ServerReply",
     "always_repeatable",
     "backoff_delay",
@@ -57,12 +59,15 @@ __all__ = [
     "never_repeatable",
     "requested_delay",
     "send_with_retry",
+    "with_time_limit",
 ]
 
 LIVENESS_CHECK: Final = "ping"
 """Placeholder for the liveness request of the server's era."""
 
-_COMPLETE: Final = "complete"
+COMPLETE: Final = "complete"
+"""The type of a result that is no question and no task."""
+
 _OUTCOME_UNKNOWN: Final = "outcome_unknown"
 _UNAVAILABLE: Final = "temporarily_unavailable"
 _RATE_EXCEEDED: Final = "rate_limit_exceeded"
@@ -102,6 +107,18 @@ class ServerReply(Struct):
     is_task: bool  # as its resultType says, in the modern era
 
 
+class SentRequest(Struct):
+    """A request that was sent on a connection."""
+
+    connection: ClientConnection
+    request: OutgoingRequest
+
+
+def with_time_limit(params: Any, seconds: float) -> Any:
+    """Return params that tell the server how long the caller waits."""
+    return add_meta(params, {TIMEOUT_MS: ceil(seconds * 1000)})
+
+
 async def send_with_retry(
     supervisor: ConnectionSupervisor,
     clock: Clock,
@@ -116,6 +133,7 @@ async def send_with_retry(
     send_timeout: bool = False,
     next_params: NextRound | None = next_round,
     forwarded: bool = False,
+    first: SentRequest | None = None,
 ) -> ServerReply:
     """Send a request and return its result; retry where that is safe.
 
@@ -123,26 +141,30 @@ async def send_with_retry(
     sent once more. `on_abandoned` is called with a request whose caller has stopped waiting, and which may still be
     answered with a task. With `send_timeout` the server learns how long the caller waits. `next_params` answers
     the questions of the server; without it, they are the result. The errors of a server for a `forwarded` request are
-    raised as they are: they are for another client, which may retry.
+    raised as they are: they are for another client, which may retry. `first` is the request if it has been sent before.
 
     Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`, `Degraded` or `RetriesExhausted`,
     `InputFailed` if an input request of the server cannot be answered, and `ProtocolError` if the request may not be
     sent.
     """
-    started = clock.now()
+    started = clock.now() if first is None else first.request.started
     left = timeout
-    rounds = 0
-    backoff: RetryBackoff | None = None
+    rounds, backoff = 0, None
     while True:
-        connection = supervisor.connection
+        connection = supervisor.connection if first is None else first.connection
         if connection is None:
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             connection = await supervisor.wait_for_connection(name, left)
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         try:
             method = connection.liveness_method if name == LIVENESS_CHECK else name
-            sent = params if not send_timeout or left is None else add_meta(params, {TIMEOUT_MS: ceil(left * 1000)})
-            request = connection.send_request(method, sent, timeout=left, on_progress=on_progress)
+            sent = params if not send_timeout or left is None else with_time_limit(params, left)
+            request = (
+                connection.send_request(method, sent, timeout=left, on_progress=on_progress)
+                if first is None
+                else first.request
+            )
+            first = None
             if on_abandoned is not None:
                 _expect_late_response(connection, request, params)
             try:
@@ -150,8 +172,8 @@ async def send_with_retry(
             except BaseException as error:
                 _stop_waiting(connection, request, error, on_abandoned)
                 raise
-            kind = read_result_header(result).result_type if connection.modern else _COMPLETE
-            if kind == _COMPLETE or next_params is None or (kind == TASK_RESULT_TYPE and name == "tools/call"):
+            kind = read_result_header(result).result_type if connection.modern else COMPLETE
+            if kind == COMPLETE or next_params is None or (kind == TASK_RESULT_TYPE and name == "tools/call"):
                 return ServerReply(result, rounds, request, kind == TASK_RESULT_TYPE)
             rounds += 1
             params = await next_params(connection, name, params, result, rounds)

@@ -89,7 +89,13 @@ class GatewayBackend:
         self._waiters: list[asyncio.Future[None]] = []  # for the next state
         self._background: set[asyncio.Task[Any]] = set()
         options = definition.options
-        self.guard = BackendGuard(definition.name, options, self._check_state, self._wait_ready)
+        self.guard = BackendGuard(
+            definition.name,
+            options,
+            is_ready=lambda: self.state is BackendState.READY,
+            check_state=self._check_state,
+            wait_ready=self._wait_ready,
+        )
         info = Implementation(name=definition.name, version=__version__)
         own = replace(settings, max_retries=1, initialize_timeout=options.start_timeout)
         self._proxy = ProxyServer(

@@ -1,24 +1,24 @@
 """Admission of the requests to one backend: its state, its bulkhead and its circuit breaker."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import Raw
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.errors import BadAnswer, ConnectionClosed, NotNow, PeerError, ProtocolError, RequestTimeout
 from trunkline.gateway.options import BackendOptions, BreakerOptions
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.server.limits.local_semaphore import ConcurrencyLimit, LocalSemaphore, TooManyCalls
-from trunkline.server.resilience.breaker_states import Outcome
+from trunkline.server.resilience.breaker_states import Outcome, Permit
 
 if TYPE_CHECKING:
     from trunkline.server.resilience.circuit_breaker import CircuitBreaker
     from trunkline.server.server import Server
 
-__all__ = ["BackendGuard", "counts_as_backend_failure"]
+__all__ = ["BackendGuard", "BackendPermit", "counts_as_backend_failure"]
 
 _BUSY_RETRY: Final = 1.0  # seconds; a guess: the gateway does not know how long the running requests take
+
+_UNGUARDED: Final = Permit(0)  # of a request to a backend without a circuit breaker
 
 
 def counts_as_backend_failure(error: Exception) -> bool:
@@ -28,6 +28,13 @@ def counts_as_backend_failure(error: Exception) -> bool:
     return isinstance(error, RequestTimeout) or not isinstance(error, ProtocolError)
 
 
+class BackendPermit(NamedTuple):
+    """The right to send one request to a backend."""
+
+    of_breaker: Permit
+    losses: int  # of connections that were known when the request was admitted
+
+
 class BackendGuard:
     """Admits the requests to one backend. It implements `RequestGuard`."""
 
@@ -35,11 +42,14 @@ class BackendGuard:
         self,
         name: str,
         options: BackendOptions,
+        is_ready: Callable[[], bool],
         check_state: Callable[[], None],
         wait_ready: Callable[[], Awaitable[None]],
     ) -> None:
-        """`check_state` raises if the backend will not be ready soon; `wait_ready` waits until it is, or raises."""
+        """`is_ready` says whether the backend is ready; `check_state` raises if it will not be ready soon; `wait_ready`
+        waits until it is, or raises."""
         self._name = name
+        self._is_ready = is_ready
         self._check_state = check_state
         self._wait_ready = wait_ready
         most = options.max_concurrency
@@ -63,45 +73,54 @@ class BackendGuard:
             shared=False,
         )
 
-    async def run(self, call: IncomingRequest, start: Callable[[], Coroutine[Any, Any, Raw]]) -> Raw:
-        """Run a request once there is a permit for it and the backend is ready. Raises `NotNow` and `BreakerOpen`."""
+    def try_admit(self) -> BackendPermit | None:
+        """Admit a request if the backend is ready, its breaker is closed and a permit is free; None otherwise."""
+        if not self._is_ready():
+            return None
+        permit = _UNGUARDED if self.breaker is None else self.breaker.try_admit()
+        if permit is None or not (self._semaphore is None or self._semaphore.try_acquire()):
+            return None
+        self._running += 1
+        return BackendPermit(permit, self._losses)
+
+    async def admit(self) -> BackendPermit:
+        """Admit a request once there is a permit for it and the backend is ready. Raises `NotNow` and `BreakerOpen`."""
         self._check_state()
-        semaphore = self._semaphore
-        if semaphore is not None:
+        if self._semaphore is not None:
             try:
-                await semaphore.acquire()
+                await self._semaphore.acquire()
             except TooManyCalls:
                 raise self._busy_error() from None
         self._running += 1
         try:
             await self._wait_ready()
-            return await (start() if self.breaker is None else self._run_with_breaker(self.breaker, call, start))
-        finally:
-            if semaphore is not None:
-                semaphore.release(None)
-            self._running -= 1
-            if not self._running:
-                self._wake()
+            permit = _UNGUARDED if self.breaker is None else await self.breaker.admit()
+        except BaseException:
+            self._release()
+            raise
+        return BackendPermit(permit, self._losses)
 
-    async def _run_with_breaker(
-        self, breaker: "CircuitBreaker", call: IncomingRequest, start: Callable[[], Coroutine[Any, Any, Raw]]
-    ) -> Raw:
-        """Run a request, and report its outcome. Requests that were lost at the same time are one failure: a backend
-        that dies once and is back at once must not be refused because many requests were in flight."""
-        permit, losses = await breaker.admit(), self._losses
-        try:
-            result = await start()
-        except BaseException as error:
-            outcome = breaker.judge(error, call)
+    def leave(self, permit: BackendPermit, call: IncomingRequest, error: BaseException | None) -> None:
+        """End a request that was admitted; an error may count against the backend. Requests that were lost at the same
+        time are one failure: a backend that dies once and is back at once must not be refused because many requests
+        were in flight."""
+        breaker = self.breaker
+        if breaker is not None:
+            outcome = Outcome.SUCCESS if error is None else breaker.judge(error, call)
             if isinstance(error, ConnectionClosed):
-                if losses != self._losses:  # another request that was in flight with this one has reported the loss
+                if permit.losses != self._losses:  # another request that was in flight has reported the loss
                     outcome = Outcome.NEUTRAL
                 else:
                     self._losses += 1
-            breaker.settle(permit, outcome)
-            raise
-        breaker.settle(permit, Outcome.SUCCESS)
-        return result
+            breaker.settle(permit.of_breaker, outcome)
+        self._release()
+
+    def _release(self) -> None:
+        if self._semaphore is not None:
+            self._semaphore.release(None)
+        self._running -= 1
+        if not self._running and self._idle_waiters:
+            self._wake()
 
     def _busy_error(self) -> NotNow:
         most = 0 if self._limit is None else self._limit.max_concurrency

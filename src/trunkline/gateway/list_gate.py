@@ -47,9 +47,12 @@ def gate_lists(features: Iterable[Feature], find_start: FindStart) -> tuple[Feat
 
 def _gate(feature: Feature, name: str, find_start: FindStart) -> MethodHandler:
     is_known = _GATED.get(name)
+    handler: MethodHandler | None = None  # looked up with the first request: it may be imported then
 
     def handle(connection: Connection, call: IncomingRequest, params: Any) -> Work:
-        start, handler = find_start(), feature.handlers[name]  # looked up here: it may be imported then
+        nonlocal handler
+        handler = handler or feature.handlers[name]
+        start = find_start()
         if start is None or start.done() or is_known is None or is_known(connection.catalog, params):
             return handler(connection, call, params)
         return _handle_later(start, handler, connection, call, params)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw, Struct
 
 from trunkline.client.connection import ClientConnection
-from trunkline.client.retry import NextRound, OnProgress, Repeatable, ServerReply, send_with_retry
+from trunkline.client.retry import NextRound, OnProgress, Repeatable, SentRequest, ServerReply, send_with_retry
 from trunkline.client.runtime import ClientDeclaration, ClientRuntime
 from trunkline.config import Settings
 from trunkline.errors import ConnectionClosed, MethodNotFound, MisuseError, TrunklineError
@@ -188,10 +188,11 @@ class Backend:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         next_params: NextRound | None = None,
+        first: SentRequest | None = None,
     ) -> ServerReply:
         """Send a request and return its result, undecoded. Raises the errors of `send_with_retry`; an error response is
-        raised as it is."""
-        if self.connection is None:
+        raised as it is. `first` is the request if it has been sent before."""
+        if first is None and self.connection is None:
             await self.open()
         supervisor, clock = self.runtime.supervisor, self.runtime.clock
         if supervisor is None or clock is None:
@@ -207,13 +208,18 @@ class Backend:
             send_timeout=timeout is not None,
             next_params=next_params,
             forwarded=True,
+            first=first,
         )
 
+    def covers_log_level(self, level: int) -> bool:
+        """Return whether the server sends the log messages of a level. On a shared connection the lowest level that a
+        client wants counts: the proxy leaves out what others do not want."""
+        return level == self._level or (self._shared and level > self._level)
+
     async def set_log_level(self, level: int) -> None:
-        """Send `logging/setLevel` if the level has changed and the server has log messages. On a shared connection the
-        lowest level that a client wants counts: the proxy leaves out what others do not want."""
+        """Send `logging/setLevel` if the level has changed and the server has log messages."""
         connection = self.connection
-        if level == self._level or (self._shared and level > self._level):
+        if self.covers_log_level(level):
             return
         if connection is None or not connection.session.may_send("logging/setLevel"):
             return

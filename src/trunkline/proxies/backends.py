@@ -27,7 +27,7 @@ from trunkline.server.connection import Connection
 
 __all__ = ["Backends", "PrincipalPool"]
 
-_INPUT: Final = ("elicitation", "sampling", "roots")  # capabilities of clients that a server may ask
+_INPUT: Final = frozenset({"elicitation", "sampling", "roots"})  # capabilities of clients that a server may ask
 _MAX_LEASED: Final = 64  # connections for calls of modern clients that a server of the handshake era may ask
 _MAX_IDLE: Final = 4  # of these, without a call
 _PASSED: Final = (
@@ -170,9 +170,8 @@ class Backends:
 
     def needs_lease(self, call: IncomingRequest) -> bool:
         """Return whether a call is of a modern client that a server of the handshake era may ask."""
-        if call.envelope is None or self.modern:
-            return False
-        return any(name in call.envelope.capabilities for name in _INPUT)
+        envelope = call.envelope
+        return envelope is not None and not _INPUT.isdisjoint(envelope.capabilities) and not self.modern
 
     def lease(self, front: FrontCall, binding: Any) -> Dialogue:
         """Return a call on a connection of its own, with the capabilities of its client. Raises `NotNow` if too many

@@ -3,8 +3,13 @@
 Arguments and results stay encoded, and neither is validated: the server behind does the one, the client in front the
 other. A request keeps its metadata, but for its progress token and its deadline, which are those of one hop. If the
 client cancels a request, disconnects or has waited long enough, the request is cancelled at the server behind.
+
+Most requests can be sent at once, and are answered once, with a result. These need neither a coroutine nor a task: the
+result is passed on within the read that has brought it, see `ForwardedCall`. Everything else is written as coroutines,
+which can also take over a request that was sent that way.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -15,10 +20,20 @@ from msgspec.structs import asdict, replace
 
 from trunkline.client.connection import ClientConnection
 from trunkline.client.multi_round import RawInputRequest
-from trunkline.client.retry import Repeatable, always_repeatable, never_repeatable
+from trunkline.client.retry import (
+    COMPLETE,
+    Repeatable,
+    SentRequest,
+    ServerReply,
+    always_repeatable,
+    never_repeatable,
+    with_time_limit,
+)
+from trunkline.client.tasks.status import TASK_RESULT_TYPE
 from trunkline.errors import NotNow, PeerError, TrunklineError
 from trunkline.protocol.capabilities import restrict_to_revision
-from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.client_envelope import read_result_header
+from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.meta import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -45,13 +60,15 @@ from trunkline.proxies.errors import to_front_error
 from trunkline.proxies.questions import Dialogues, ask_in_rounds
 from trunkline.proxies.results import ENVELOPE_KEYS, HOP_KEYS, input_required, to_handshake, to_modern, without_keys
 from trunkline.proxies.task_owners import TaskOwners
+from trunkline.rpc.run_handler import CallbackWork, Cancellable, OnDone, start_work
+from trunkline.rpc.threads import ThreadPool
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.connection import Connection
 from trunkline.server.features.tools import ToolDisabled
 from trunkline.server.input.multi_round import canonical_params
 from trunkline.wire import codec
 
-__all__ = ["Forwarder", "ForwardingPolicy", "RequestGuard"]
+__all__ = ["ForwardedCall", "Forwarder", "ForwardingPolicy", "RequestGuard"]
 
 _MODERN: Final = Revision.V2026_07_28
 _URL_REQUIRED: Final = -32042  # an error of 2025-11-25: the user must visit URLs first
@@ -79,9 +96,16 @@ _decode_consent: Final = codec.decoder(_Consent)
 class RequestGuard(Protocol):
     """Admits the requests of a proxy: it may delay or refuse them, and learns how they end."""
 
-    async def run(self, call: IncomingRequest, start: Callable[[], Coroutine[Any, Any, Raw]]) -> Raw:
-        """Return the result of a request, or raise to refuse it. `start` sends it; its errors are raised as they are,
-        those of the server behind as `PeerError`."""
+    def try_admit(self) -> Any:
+        """Return the permit of a request that need not wait; None for one that must wait or is refused."""
+        ...
+
+    async def admit(self) -> Any:
+        """Return the permit of a request, or raise to refuse it."""
+        ...
+
+    def leave(self, permit: Any, call: IncomingRequest, error: BaseException | None) -> None:
+        """Take back a permit. Errors are those of the connection; those of the server behind are `PeerError`."""
         ...
 
 
@@ -143,24 +167,44 @@ class Forwarder:
 
     def forward(
         self, connection: Connection, call: IncomingRequest, params: Any, repeatable: Repeatable = always_repeatable
-    ) -> Coroutine[Any, Any, Raw]:
-        """Forward a request; return its result in the form of the client's era. Raises its error as it is."""
+    ) -> "ForwardedCall":
+        """Return the work that forwards a request, with its result in the form of the client's era, or its error."""
         policy = self._policy
         if policy.timeout is not None and (call.deadline is None or call.deadline > connection.now() + policy.timeout):
             connection.set_call_timeout(call, policy.timeout)
         if not policy.retries:
             repeatable = never_repeatable
         timed = call.deadline is not None  # by the client or its entry; otherwise each hop has its default
-        return self._forward(FrontCall(connection, call, timed), params, repeatable)
+        return ForwardedCall(self, FrontCall(connection, call, timed), params, repeatable)
 
-    async def _forward(self, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
-        call, guard = front.call, self._policy.guard
+    @property
+    def guard(self) -> RequestGuard | None:
+        """The guard of all requests, if there is one."""
+        return self._policy.guard
+
+    async def run(self, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
+        """Forward a request once it is admitted, and return its result."""
+        guard = self._policy.guard
         try:
-            if guard is None:
-                return await self._send_on_own_connection(front, params, repeatable)
-            return await guard.run(call, lambda: self._send_on_own_connection(front, params, repeatable))
+            permit = None if guard is None else await guard.admit()
         except TrunklineError as error:
-            raise to_front_error(error, modern=call.envelope is not None) from None
+            raise to_front_error(error, modern=front.call.envelope is not None) from None
+        return await self.finish(permit, front, self._send_on_own_connection(front, params, repeatable))
+
+    async def finish(self, permit: Any, front: FrontCall, sending: Coroutine[Any, Any, Raw]) -> Raw:
+        """Return the result of a request that was admitted. Raises its error in the form for the client in front."""
+        call, guard, failed = front.call, self._policy.guard, None
+        try:
+            return await sending
+        except BaseException as error:
+            failed = error
+            if isinstance(error, TrunklineError):
+                raise to_front_error(error, modern=call.envelope is not None) from None
+            raise
+        finally:
+            if guard is not None:
+                guard.leave(permit, call, failed)
+            failed = None  # break the cycle: the error refers to this frame by its traceback
 
     async def _send_on_own_connection(self, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
         """Send a request on the connection for its client."""
@@ -178,33 +222,89 @@ class Forwarder:
                 await backend.open()
             finally:
                 backend.leave(number)
-        return await self._send(backend, front, params, repeatable)
+        return await self.send(backend, front, params, repeatable)
 
-    async def _send(self, backend: Backend, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
-        connection, call = front.connection, front.call
-        modern, next_params = backend.modern, None
-        number = backend.enter(front)
+    async def send(self, backend: Backend, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
+        """Send a request on a connection, and return its result. Raises its error as it is."""
+        modern, number = backend.modern, backend.enter(front)
         try:
-            if modern and call.envelope is None:
-                next_params = partial(ask_in_rounds, front)
-            elif not modern:
-                await backend.set_log_level(min(connection.log_level_of(call), _HIGHEST_LEVEL))
-            meta = self._outgoing_meta(params.meta, front, modern=modern)
-            if meta is not params.meta:
-                params = replace(params, meta=meta)
-            reply = await backend.send(
-                call.method.name,
-                params,
-                repeatable=repeatable,
-                timeout=_time_left(front),
-                on_progress=None if call.token is None else partial(_report_progress, front),
-                next_params=next_params,
-            )
+            if not modern:
+                await backend.set_log_level(wanted_log_level(front))
+            sent = self.outgoing_params(params, front, modern=modern)
+            reply = await self._exchange(backend, front, sent, repeatable, modern=modern, timeout=time_left(front))
         finally:
             backend.leave(number)
-        if (principal := call.origin.principal) is not None and (reply.is_task or getattr(params, "task", None)):
-            self.task_owners.note(reply.raw, principal_name(principal))
-        return self._incoming_result(call, connection, reply.raw, modern=modern)
+        return self.incoming_result(front, params, reply.raw, modern=modern, is_task=reply.is_task)
+
+    async def resume(
+        self,
+        backend: Backend,
+        front: FrontCall,
+        params: Any,
+        repeatable: Repeatable,
+        first: SentRequest,
+        *,
+        timeout: float | None,
+    ) -> Raw:
+        """Take over a request that was sent, and whose outcome is known: answer its questions, or send it again."""
+        await asyncio.sleep(0)  # until all that its connection's loss means is known
+        modern = first.connection.modern
+        reply = await self._exchange(backend, front, params, repeatable, modern=modern, timeout=timeout, first=first)
+        return self.incoming_result(front, params, reply.raw, modern=modern, is_task=reply.is_task)
+
+    async def _exchange(
+        self,
+        backend: Backend,
+        front: FrontCall,
+        params: Any,
+        repeatable: Repeatable,
+        *,
+        modern: bool,
+        timeout: float | None,
+        first: SentRequest | None = None,
+    ) -> ServerReply:
+        """Return the reply of the server behind; the client in front answers its questions."""
+        call = front.call
+        return await backend.send(
+            call.method.name,
+            params,
+            repeatable=repeatable,
+            timeout=timeout,
+            on_progress=progress_callback(front),
+            next_params=partial(ask_in_rounds, front) if modern and call.envelope is None else None,
+            first=first,
+        )
+
+    # --- messages of either side ---------------------------------------------------------------------------
+
+    def find_open(self, front: FrontCall, params: Any) -> tuple[Backend, ClientConnection] | None:
+        """Return the connection for a request that can be sent at once; None for one that cannot."""
+        connection, call, backends = front.connection, front.call, self.backends
+        if backends is None or backends.needs_lease(call):
+            return None
+        if self.blocked and isinstance(params, CallToolParams) and params.name in self.blocked:
+            return None
+        backend = backends.find(connection, call)
+        behind = backend.connection
+        if behind is None or behind.facts.observed:  # observers watch the future of a request
+            return None
+        if not behind.modern and not backend.covers_log_level(wanted_log_level(front)):
+            return None
+        return backend, behind
+
+    def outgoing_params(self, params: Any, front: FrontCall, *, modern: bool) -> Any:
+        """Return the params for the server behind."""
+        meta = self._outgoing_meta(params.meta, front, modern=modern)
+        return params if meta is params.meta else replace(params, meta=meta)
+
+    def incoming_result(self, front: FrontCall, params: Any, result: Raw, *, modern: bool, is_task: bool) -> Raw:
+        """Return a result in the form of the client's era. The principal of a new task becomes its owner."""
+        call, connection = front.call, front.connection
+        if (principal := call.origin.principal) is not None and (is_task or getattr(params, "task", None)):
+            self.task_owners.note(result, principal_name(principal))
+        if call.envelope is not None:
+            return result if modern else to_modern(call.method.name, result, self._server_info)
+        return to_handshake(call.method.name, result, connection.session.effective_revision) if modern else result
 
     def _outgoing_meta(self, meta: dict[str, Any] | None, front: FrontCall, *, modern: bool) -> dict[str, Any] | None:
         """Return the metadata for the server behind: without that of this hop, and with or without an envelope."""
@@ -228,11 +328,6 @@ class Forwarder:
             self._envelopes[connection] = made
         return {**made, LOG_LEVEL: LOGGING_LEVELS[connection.log_level]}
 
-    def _incoming_result(self, call: IncomingRequest, connection: Connection, result: Raw, *, modern: bool) -> Raw:
-        if call.envelope is not None:
-            return result if modern else to_modern(call.method.name, result, self._server_info)
-        return to_handshake(call.method.name, result, connection.session.effective_revision) if modern else result
-
     # --- modern in front, handshake behind ---------------------------------------------------------------
 
     async def _converse(self, backends: Backends, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
@@ -245,7 +340,7 @@ class Forwarder:
         else:
             dialogue = backends.lease(front, binding)
             plain = replace(params, input_responses=None)
-            dialogue.start(self._send(dialogue.backend, front, plain, repeatable))
+            dialogue.start(self.send(dialogue.backend, front, plain, repeatable))
         try:
             outcome = await dialogue.next_outcome()
         except PeerError as error:
@@ -260,7 +355,150 @@ class Forwarder:
         return outcome if isinstance(outcome, Raw) else input_required(outcome, self.dialogues.suspend(dialogue))
 
 
-def _time_left(front: FrontCall) -> float | None:
+class ForwardedCall(CallbackWork):
+    """A request that is forwarded: the work of a call of the client in front, and the waiter of its response.
+
+    It is admitted and sent at once if nothing has to wait, and ends with its result. A request that has to wait before,
+    and any other outcome, is continued by a coroutine of the forwarder.
+    """
+
+    __slots__ = (
+        *("_backend", "_behind", "_call", "_done", "_forwarder", "_front", "_number", "_on_done", "_outcome"),
+        *("_params", "_permit", "_repeatable", "_request", "_sent", "_threads", "_timeout", "_work"),
+    )
+
+    def __init__(self, forwarder: Forwarder, front: FrontCall, params: Any, repeatable: Repeatable) -> None:
+        self._forwarder = forwarder
+        self._front = front
+        self._params = params
+        self._repeatable = repeatable
+        self._done = False  # the response is known, or no longer wanted
+        self._request: OutgoingRequest | None = None
+        self._outcome: asyncio.Future[Raw] | None = None  # a response that a coroutine continues with
+        self._work: Cancellable | None = None  # the coroutine, if there is one
+
+    def run(self) -> Coroutine[Any, Any, Raw]:
+        """Return the coroutine that forwards the request."""
+        return self._forwarder.run(self._front, self._params, self._repeatable)
+
+    def start(self, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable | None:
+        """Send the request at once, or start the coroutine if that is impossible."""
+        forwarder, front = self._forwarder, self._front
+        guard, permit = forwarder.guard, None
+        try:
+            found = forwarder.find_open(front, self._params)
+        except TrunklineError:
+            found = None  # the coroutine raises it again
+        if found is None or (guard is not None and (permit := guard.try_admit()) is None):
+            return start_work(self.run(), threads, on_done, call)
+        self._threads, self._on_done, self._call, self._permit = threads, on_done, call, permit
+        backend, behind = self._backend, self._behind = found
+        self._number = backend.enter(front)
+        left = self._timeout = time_left(front)
+        try:
+            sent = self._sent = forwarder.outgoing_params(self._params, front, modern=behind.modern)
+            self._request = behind.send_request(
+                front.call.method.name,
+                sent if left is None else with_time_limit(sent, left),
+                timeout=left,
+                on_progress=progress_callback(front),
+                waiter=self,
+            )
+        except Exception:  # noqa: BLE001 - the coroutine raises it again
+            backend.leave(self._number)
+            sending = forwarder.send(backend, front, self._params, self._repeatable)
+            return start_work(forwarder.finish(permit, front, sending), threads, on_done, call)
+        if self._outcome is not None:  # it has failed within the sending
+            self._continue(self._request, self._outcome)
+        return None if self._done and self._work is None else self
+
+    def cancel(self) -> None:
+        """Cancel the request at the server behind, and end."""
+        if self._work is not None:
+            self._work.cancel()
+        elif not self._done:
+            self._done = True
+            if self._request is not None:
+                self._behind.cancel_request(self._request)
+            self._end(None, asyncio.CancelledError())
+
+    # --- ResponseWaiter ------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Return whether a response is no longer expected."""
+        return self._done
+
+    def exception(self) -> None:
+        """Do nothing: every error is passed on."""
+
+    def set_result(self, result: Raw) -> None:
+        """Pass on a result; let a coroutine answer one that asks a client of the handshake era a question."""
+        self._done = True
+        front, modern, value, failed = self._front, self._behind.modern, None, None
+        call, kind = front.call, COMPLETE
+        if modern and (call.envelope is None or call.origin.principal is not None):
+            kind = read_result_header(result).result_type
+        if kind != COMPLETE and call.envelope is None:
+            self._settle(lambda outcome: outcome.set_result(result))
+            return
+        is_task = kind == TASK_RESULT_TYPE
+        try:
+            value = self._forwarder.incoming_result(front, self._params, result, modern=modern, is_task=is_task)
+        except Exception as error:  # noqa: BLE001 - passed to `on_done`
+            failed = error
+        self._end(value, failed)
+
+    def set_exception(self, error: Exception) -> None:
+        """Let a coroutine send the request again, or raise the error."""
+        self._done = True
+        self._settle(lambda outcome: outcome.set_exception(error))
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def _settle(self, set_outcome: "Callable[[asyncio.Future[Raw]], None]") -> None:
+        outcome: asyncio.Future[Raw] = self._behind.loop.create_future()
+        set_outcome(outcome)
+        outcome.exception()  # mark it as retrieved: the call may be cancelled before the coroutine awaits it
+        self._outcome = outcome
+        if self._request is not None:
+            self._continue(self._request, outcome)
+
+    def _continue(self, request: OutgoingRequest, outcome: "asyncio.Future[Raw]") -> None:
+        request.waiter, self._request = outcome, None
+        self._work = start_work(
+            self._resume(SentRequest(self._behind, request)), self._threads, self._on_done, self._call
+        )
+
+    async def _resume(self, first: SentRequest) -> Raw:
+        forwarder, backend, front = self._forwarder, self._backend, self._front
+        try:
+            sending = forwarder.resume(backend, front, self._sent, self._repeatable, first, timeout=self._timeout)
+            return await forwarder.finish(self._permit, front, sending)
+        finally:
+            backend.leave(self._number)
+
+    def _end(self, value: Raw | None, error: BaseException | None) -> None:
+        self._request = None
+        self._backend.leave(self._number)
+        call, guard = self._front.call, self._forwarder.guard
+        if guard is not None:
+            guard.leave(self._permit, call, error)
+        if isinstance(error, TrunklineError):
+            error = to_front_error(error, modern=call.envelope is not None)
+        self._on_done(self._call, value, error)
+
+
+def wanted_log_level(front: FrontCall) -> int:
+    """Return the lowest log level that the client in front wants, of those that can be requested."""
+    return min(front.connection.log_level_of(front.call), _HIGHEST_LEVEL)
+
+
+def progress_callback(front: FrontCall) -> Callable[[ProgressParams], None] | None:
+    """Return the function that passes on progress, if the client in front has asked for it."""
+    return None if front.call.token is None else partial(_report_progress, front)
+
+
+def time_left(front: FrontCall) -> float | None:
     """Return the seconds that are left for a call, if its client or its entry has set a limit."""
     deadline = front.call.deadline
     return max(deadline - front.connection.now(), _MIN_LEFT) if front.timed and deadline is not None else None

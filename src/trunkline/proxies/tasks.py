@@ -42,5 +42,5 @@ def _forward(forwarder: Forwarder, name: str, connection: Connection, call: Inco
 
 
 async def _list_own(forwarder: Forwarder, connection: Connection, call: IncomingRequest, params: Any) -> Raw:
-    result = await forwarder.forward(connection, call, params)
+    result = await forwarder.forward(connection, call, params).run()
     return forwarder.task_owners.filter_list(result, principal_name(call.origin.principal))

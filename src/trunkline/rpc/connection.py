@@ -71,7 +71,7 @@ from trunkline.wire.messages import (
 if TYPE_CHECKING:
     from trunkline.rpc.deadlines import DeadlineTimer
     from trunkline.rpc.keepalive import KeepaliveMonitor
-    from trunkline.rpc.outgoing_requests import OutgoingRequests
+    from trunkline.rpc.outgoing_requests import OutgoingRequests, ResponseWaiter
 
 __all__ = ["KEEPALIVE_FAILED", "LoopResources", "PeerConnection"]
 
@@ -502,10 +502,12 @@ class PeerConnection:
         *,
         timeout: float | None = None,
         on_progress: "Callable[[t.ProgressParams], None] | None" = None,
+        waiter: "ResponseWaiter | None" = None,
     ) -> OutgoingRequest:
-        """Send a request at once; its `waiter` receives the response. Call `cancel_request` to stop waiting."""
+        """Send a request at once; its `waiter` receives the response, a future without one. Call `cancel_request` to
+        stop waiting."""
         requests = self._lazy_requests or self._requests
-        return requests.send(name, params, timeout=timeout, on_progress=on_progress)
+        return requests.send(name, params, timeout=timeout, on_progress=on_progress, waiter=waiter)
 
     def cancel_request(self, request: OutgoingRequest) -> None:
         """Stop waiting for a response, and tell the peer."""

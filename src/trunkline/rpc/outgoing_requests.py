@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import UNSET
 
@@ -30,9 +30,19 @@ from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.transports.channel import Channel, ChannelClosed, Oversized
 from trunkline.wire.messages import RequestId
 
-__all__ = ["OutgoingRequests", "closed_error"]
+__all__ = ["OutgoingRequests", "ResponseWaiter", "closed_error"]
 
 _DISCOVER: Final = "server/discover"
+
+
+class ResponseWaiter(Protocol):
+    """Receives the outcome of a request: a future, or work that continues within the read of the response. Its methods
+    do not raise."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+    def exception(self) -> object: ...
 
 
 class OutgoingRequests:
@@ -129,12 +139,15 @@ class OutgoingRequests:
         timeout: float | None = None,
         needs: str | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
+        waiter: Any = None,
     ) -> OutgoingRequest:
-        """Send a request at once; its `waiter` receives the response. Raises if it may not be sent now."""
+        """Send a request at once; its `waiter` receives the response: a `ResponseWaiter`, or a new future without one.
+        An observed request needs a future. Raises if it may not be sent now."""
         observed = None
         if self._facts.observed:
             params, observed = self._facts.begin_request(name, params)
-        waiter = self._create_future()
+        if waiter is None:
+            waiter = self._create_future()
         request, message = self._session.call(
             name, params, self._clock.now(), timeout=timeout, capability=needs, on_progress=on_progress, waiter=waiter
         )
@@ -171,7 +184,7 @@ class OutgoingRequests:
 
     def deliver_response(self, event: ResponseReceived) -> None:
         """Pass a response to the caller of its request."""
-        waiter: asyncio.Future[Any] | None = event.request.waiter
+        waiter: ResponseWaiter | None = event.request.waiter
         if waiter is None or waiter.done():  # the caller has stopped waiting
             late: asyncio.Future[Any] | None = event.request.on_late_response
             if late is not None and not late.done() and event.error is None:
@@ -255,7 +268,7 @@ def closed_error(closed: ChannelClosed) -> TransportError:
     )
 
 
-def _set_exception(waiter: "asyncio.Future[Any] | None", error: Exception) -> None:
+def _set_exception(waiter: ResponseWaiter | None, error: Exception) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_exception(error)
         waiter.exception()  # mark it as retrieved: without a waiting caller, asyncio would log it

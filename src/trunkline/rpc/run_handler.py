@@ -27,6 +27,7 @@ from trunkline.registry.handlers import PlannedCall, StartMode, ThreadCall, exit
 from trunkline.rpc.threads import Job, OnJobDone, ThreadPool
 
 __all__ = [
+    "CallbackWork",
     "Cancellable",
     "DeferredResult",
     "OnDone",
@@ -48,6 +49,20 @@ class DeferredResult(Struct):
     outcome: Any
 
 
+class CallbackWork:
+    """Work that reports its own end, so that it needs a task only if it becomes complicated."""
+
+    __slots__ = ()
+
+    def start(self, threads: ThreadPool, on_done: "OnDone", call: Any) -> "Cancellable | None":
+        """Start the work. Return None if it has ended; then `on_done` has been called."""
+        raise NotImplementedError
+
+    def run(self) -> Coroutine[Any, Any, Any]:
+        """Return the same work as a coroutine, in place of `start`."""
+        raise NotImplementedError
+
+
 async def run_work(work: Any, threads: ThreadPool) -> Any:
     """Run work of any kind and return its result."""
     if iscoroutine(work):
@@ -56,6 +71,8 @@ async def run_work(work: Any, threads: ThreadPool) -> Any:
         return work.finish(await _await_if_awaitable(await _run_on_thread(work.function, threads)))
     if isinstance(work, PlannedCall):
         return await run_with_dependencies(work, threads)
+    if isinstance(work, CallbackWork):
+        return await work.run()
     if isinstance(work, DeferredResult):
         await asyncio.shield(work.waits_for)
         return work.outcome
@@ -264,9 +281,9 @@ _COROUTINE: Any = CoroutineType
 OnDone = Callable[[Any, Any, BaseException | None], None]
 """Called with a call that has ended, and its value or its exception."""
 
-Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | DeferredResult | Any
-"""The return value of a method handler: a coroutine, a function for a thread, a handler with dependencies, a deferred
-result, or the result itself."""
+Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | CallbackWork | DeferredResult | Any
+"""The return value of a method handler: a coroutine, a function for a thread, a handler with dependencies, work that
+reports its own end, a deferred result, or the result itself."""
 
 
 _HAS_EAGER_TASKS: Final = sys.version_info >= (3, 12)
@@ -296,6 +313,8 @@ def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> C
         return _start_on_thread(work, threads, on_done, call)
     if type(work) is PlannedCall:
         return start_work(run_with_dependencies(work, threads), threads, on_done, call)
+    if isinstance(work, CallbackWork):
+        return work.start(threads, on_done, call)
     if type(work) is DeferredResult:
         return _DeferredWork(work, on_done, call)
     on_done(call, work, None)

@@ -265,6 +265,80 @@ async def test_slow_server_is_answered_for_at_the_deadline() -> None:
         assert cancelled["params"]["requestId"] == request["id"]
 
 
+async def open_connection(peer: RawPeer, server: ScriptedServer, line: int = 2) -> None:
+    """Send a call that opens the connection behind the proxy: the calls after it are sent at once."""
+    calling, request = await call_through(peer, server, line, {"name": "act", "arguments": {}})
+    server.line.reply(request, {"content": []})
+    await peer.answer_to(calling)
+
+
+async def test_call_that_waits_for_the_server_has_no_task() -> None:
+    server = behind()
+    async with open_peer(server) as peer:
+        await peer.initialize()
+        await open_connection(peer, server)
+        before = asyncio.all_tasks()
+        calls = [peer.call("tools/call", {"name": "act", "arguments": {}}) for _ in range(3)]
+        requests = [await server.line.request("tools/call") for _ in calls]
+        assert asyncio.all_tasks() <= before
+        for request in requests:
+            server.line.reply(request, {"content": []})
+        assert all(["result" in await peer.answer_to(calling) for calling in calls])
+
+
+async def test_cancelled_call_is_cancelled_behind_and_its_late_response_is_ignored() -> None:
+    server = behind()
+    async with open_peer(server) as peer:
+        await peer.initialize()
+        await open_connection(peer, server)
+        calling, request = await call_through(peer, server, 2, {"name": "act", "arguments": {}})
+        peer.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": calling}})
+        cancelled = await server.line.receive()
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"]["requestId"] == request["id"]
+        server.line.reply(request, {"content": []})
+        await open_connection(peer, server)
+
+
+async def test_call_is_repeated_after_the_loss_of_an_open_connection() -> None:
+    server = behind(tools=[READ_ONLY])
+    async with open_peer(server, settings=Settings(backoff_first=0.001, backoff_jitter=0.0)) as peer:
+        await peer.initialize()
+        await open_connection(peer, server)
+        calling, _ = await call_through(peer, server, 2, {"name": "act", "arguments": {}})
+        server.line.die()
+        line = await server.connected(3)
+        line.reply(await line.request("tools/call"), {"content": [{"type": "text", "text": "again"}]})
+        assert (await peer.answer_to(calling))["result"]["content"][0]["text"] == "again"
+
+
+async def test_call_is_cancelled_while_its_question_is_open() -> None:
+    server, form = behind(modern=True), {"type": "object", "properties": {}}
+    question = {"q": {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": form}}}
+    async with open_peer(server, sessions=False) as peer:
+        await peer.initialize(capabilities={"elicitation": {}})
+        calling, request = await call_through(peer, server, 1, {"name": "act", "arguments": {}})
+        server.line.reply(request, {"resultType": "input_required", "inputRequests": question, "requestState": "s"})
+        assert (asked := await peer.receive())["method"] == "elicitation/create"
+        peer.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": calling}})
+        withdrawn = await peer.receive()
+        assert withdrawn["method"] == "notifications/cancelled"
+        assert withdrawn["params"]["requestId"] == asked["id"]
+        await open_connection(peer, server, 1)
+
+
+@pytest.mark.off_the_record
+async def test_result_that_is_no_object_fails_its_call_alone() -> None:
+    server = behind(modern=True)
+    async with open_peer(server, sessions=False) as peer:
+        await peer.initialize()
+        await open_connection(peer, server, 1)
+        calling, request = await call_through(peer, server, 1, {"name": "act", "arguments": {}})
+        server.line.send({"jsonrpc": "2.0", "id": request["id"], "result": [1]})
+        assert (await peer.answer_to(calling))["result"]["isError"]
+        await open_connection(peer, server, 1)
+
+
 async def test_catalog_is_read_again_after_a_reconnection() -> None:
     server, changed = behind(), asyncio.Event()
     settings = Settings(backoff_first=0.001, backoff_jitter=0.0)

@@ -109,10 +109,16 @@ class LocalSemaphore:
         self._free = limit.max_concurrency
         self._queue: WaitQueue[None] = WaitQueue(limit)
 
+    def try_acquire(self) -> bool:
+        """Take a permit if one is free; return whether there was one."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
     async def acquire(self) -> None:
         """Wait for a permit."""
-        if self._free:
-            self._free -= 1
+        if self.try_acquire():
             return
         if self._queue.full:
             raise TooManyCalls(self._limit)

@@ -33,7 +33,7 @@ from trunkline.errors.options import check_name, describe_value
 from trunkline.facts import BreakerChanged, Observers
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.registry.handlers import PlannedCall, Run, ThreadCall
-from trunkline.rpc.run_handler import DeferredResult, Work, run_work
+from trunkline.rpc.run_handler import CallbackWork, DeferredResult, Work, run_work
 from trunkline.server.resilience.breaker_states import (
     Admission,
     BreakerPolicy,
@@ -147,11 +147,10 @@ class CircuitBreaker:
         self, start: Run, arguments: Any, context: Any, threads: "ThreadPool", call: IncomingRequest | None
     ) -> Work:
         """Start the work of a call of the server. Raises `BreakerOpen`; the returned work reports its outcome."""
-        if self._shared is None and self._record.state is BreakerState.CLOSED:  # most calls of most servers
-            permit = self._permit
-        elif self._is_undecided():
-            return self._run_when_admitted(partial(start, arguments, context, None), threads, call)
-        else:
+        permit = self.try_admit()  # most calls of most servers
+        if permit is None:
+            if self._is_undecided():
+                return self._run_when_admitted(partial(start, arguments, context, None), threads, call)
             permit = self._admit_locally()
         try:
             work = start(arguments, context, None)
@@ -160,7 +159,7 @@ class CircuitBreaker:
             raise
         if iscoroutine(work):
             return self._watch(permit, work, call)
-        if isinstance(work, ThreadCall | PlannedCall | DeferredResult):
+        if isinstance(work, ThreadCall | PlannedCall | CallbackWork | DeferredResult):
             return self._watch(permit, run_work(work, threads), call)
         self.settle(permit, Outcome.SUCCESS)
         return work
@@ -177,8 +176,7 @@ class CircuitBreaker:
         except BaseException as error:
             self.settle(permit, self.judge(error, call))
             raise
-        if permit is not self._permit or self._record.outcomes:
-            self.settle(permit, Outcome.SUCCESS)
+        self.settle(permit, Outcome.SUCCESS)
         return result
 
     def judge(self, error: BaseException, call: IncomingRequest | None) -> Outcome:
@@ -201,6 +199,10 @@ class CircuitBreaker:
     async def admit(self) -> Permit:
         """Return the permit of a call. Raises `BreakerOpen`. Every permit is settled once."""
         return await self._admit_with_store() if self._is_undecided() else self._admit_locally()
+
+    def try_admit(self) -> Permit | None:
+        """Return the permit of a call if that needs neither a decision nor a wait; None otherwise."""
+        return self._permit if self._shared is None and self._record.state is BreakerState.CLOSED else None
 
     def _is_undecided(self) -> bool:
         """Whether only the store can decide about the next call."""
@@ -239,6 +241,8 @@ class CircuitBreaker:
 
     def settle(self, permit: Permit, outcome: Outcome) -> None:
         """Report the outcome of a call."""
+        if outcome is Outcome.SUCCESS and permit is self._permit and not self._record.outcomes:
+            return  # most calls: there is no failure that it would count against
         now = self._owner.now()
         record = settle(self._record, self.policy, permit, outcome, now)
         if record is self._record:
