@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "run": Command("run:configure", "serve a server of a Python file or module"),
-    "dev": Command("run:configure_dev", "run over HTTP with reload and a log of calls"),
+    "dev": Command("run:configure_dev", "run over HTTP with reload and a log of messages"),
     "gateway": Command("gateway:configure", "serve the servers of a configuration file as one"),
     "settings": Command("settings:configure", "show the settings of `run`, and where they are set"),
     "list": Command("catalog:configure", "list the tools, resources and prompts of a server"),

@@ -42,7 +42,7 @@ TRUNKLINE_… variables, from trunkline.toml in the current folder, and from the
 """
 _DEV_EXAMPLES: Final = """\
 examples:
-  trunkline dev calculator.py                            # http://127.0.0.1:8000/mcp, with a log of calls
+  trunkline dev calculator.py                            # http://127.0.0.1:8000/mcp, with a log of messages
   trunkline dev calculator.py --port 9000 --no-messages
 """
 
@@ -62,7 +62,7 @@ def configure_dev(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trunkline dev`."""
     parser.add_argument("server", metavar="SERVER", help="FILE.py[:OBJECT] or MODULE[:OBJECT]; OBJECT may be make()")
     add_listener_options(parser)
-    parser.add_argument("--no-messages", dest="messages", action="store_false", help="do not print calls")
+    parser.add_argument("--no-messages", dest="messages", action="store_false", help="do not print messages")
     parser.epilog = _DEV_EXAMPLES
     parser.set_defaults(run=_run, transport="http", reload=True, workers=None)
 
@@ -119,15 +119,18 @@ def find_settings(options: argparse.Namespace) -> dict[str, SettingSource]:
 def _run(options: argparse.Namespace) -> int:
     if options.store is not None:
         is_redis_url(resolve_location(options.store))  # fails here, and not while the program is imported
+    log = MessageLog() if options.messages else None
     overrides = Overrides(
         {name: setting.value for name, setting in find_settings(options).items()},
         None if options.store is None else lambda: make_store(options.store),
-        (MessageLog(),) if options.messages else (),
+        () if log is None else (log,),
     )
     if options.reload:
         sys.dont_write_bytecode = True  # its time has whole seconds: two changes in one would be one
     with contextlib.redirect_stdout(sys.stderr):  # output of the program must not reach the client
         server = load_server(options.server, overrides)
+    if log is not None:
+        server.middleware(log.show_contents)
     given: dict[str, Any] = {name: getattr(options, name) for name in ("host", "port", "path", "uds", "workers")}
     with _reloading(server, options, overrides) if options.reload else contextlib.nullcontext():
         server.run(options.transport, **{name: value for name, value in given.items() if value is not None})

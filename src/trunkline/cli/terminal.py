@@ -74,7 +74,7 @@ class Terminal:
     def width(self) -> int:
         """Columns of the terminal; 80 if that is unknown."""
         with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(self._out.fileno()).columns
+            return os.get_terminal_size(self._out.fileno()).columns or 80  # 0 is unknown, too
         return 80
 
     def styled(self, text: str, style: str) -> str:

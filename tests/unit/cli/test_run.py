@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -14,11 +15,13 @@ import pytest
 from tests.limits import PATIENCE
 from tests.unit.cli.commands import trunkline
 
-from trunkline import Client
+from trunkline import Client, Context, Server
 from trunkline.cli.code_watch import changed_files, snapshot_files
 from trunkline.cli.loading import load_server
 from trunkline.cli.main import main
+from trunkline.cli.message_log import MessageLog
 from trunkline.cli.reload import Reloader
+from trunkline.errors import PeerError
 from trunkline.server.run.importing import Overrides
 
 SERVER = """
@@ -158,11 +161,39 @@ async def test_reload_changes_the_code_of_all_workers(program: Path, revision: s
         assert (await client.call_tool("say")).data[0] == "three"
 
 
-async def test_dev_prints_calls(program: Path) -> None:
+async def test_dev_prints_calls_with_their_contents(program: Path) -> None:
     async with serving("dev", str(program), "--port", "0") as (url, err):
         async with Client(url, revision="2025-11-25") as client:
             await client.call_tool("say")
+        assert (await line_with(err, "->")).strip() == '-> {"result":"one"}'
         assert "tools/call say" in await line_with(err, "tools/call")
+
+
+async def test_log_shows_arguments_results_and_reasons_escaped_and_shortened() -> None:
+    out = io.StringIO()
+    log = MessageLog(out)
+    server = Server("t", observers=[log])
+    server.middleware(log.show_contents)
+
+    @server.tool
+    async def echo(text: str) -> str:
+        return text * 2
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.sample("hello")).text
+
+    async with Client(server, revision="2025-11-25", sampling=lambda _: "hi") as client:
+        await client.call_tool("echo", {"text": "\x9b\u202ex"})
+        await client.call_tool("echo", {"text": "y" * 150})
+        await client.call_tool("ask")
+        with pytest.raises(PeerError):
+            await client.call_tool("none")
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    assert '{"text":"\\x9b\\u202ex"} -> {"result":"\\x9b\\u202ex\\x9b\\u202ex"}' in lines
+    assert f'{{"text":"{"y" * 150}"}} -> {{"result":"{"y" * 189}…' in lines
+    assert any("ok              sampling/createMessage to the client  " in line for line in lines)
+    assert any("error (-32602)  tools/call none  " in line and "tool 'none'" in line for line in lines)
 
 
 async def test_store_option_makes_sessions_durable(program: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Commands at a terminal: questions, progress, Ctrl+C and hostile text."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.unit.cli.screen import screen_of
 from trunkline.cli.catalog import Catalog
 from trunkline.cli.main import COMMANDS, main
 from trunkline.cli.shell import complete_line
+from trunkline.cli.terminal import Terminal
 from trunkline.protocol.types import Prompt, PromptArgument, Resource, Tool
 
 SERVER = """
@@ -106,6 +108,15 @@ def test_text_of_a_server_cannot_control_the_terminal(server: str) -> None:
         assert screen.text == r"a\x1b[31mred\x1b]0;owned\x07\x9b2J\rb\u202eend"
         assert screen.title == ""
         assert b"\x1b" not in screen.raw
+
+
+def test_terminal_of_unknown_size_has_80_columns() -> None:
+    controller, opened = os.openpty()  # its size is 0 by 0
+    with open(opened, "w") as out, open(controller, "rb", buffering=0) as shown:
+        terminal = Terminal(out=out)
+        terminal.columns([("name", "A description."), ("other", "y" * 100)])
+        out.flush()
+        assert b"A description.\r\n" in shown.read(1000)
 
 
 def test_colours_are_for_terminals(server: str) -> None:
