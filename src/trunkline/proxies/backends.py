@@ -46,6 +46,14 @@ class PrincipalPool(Struct, frozen=True, kw_only=True):
     idle_seconds: float = 300.0  # without a request, until the connection of a principal is closed
 
 
+class _Followed(Struct, frozen=True):
+    """A notification of the server that is handled whichever connection it arrives on."""
+
+    name: str
+    handler: Callable[[Any], object]
+    of_principals: bool  # also on connections of principals
+
+
 class Backends:
     """The connections to the server behind a proxy."""
 
@@ -69,11 +77,12 @@ class Backends:
         self._idle: dict[_Lease, list[Backend]] = {}
         self._leased: dict[Backend, Dialogue] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._followed: list[_Followed] = []
         self.catalog = Backend(
             target, target.revisions(target.newest), on_connected=on_connected, on_lost=on_lost, listens=True
         )
         self._shared = {"": self.catalog}  # by principal; that of anonymous clients reads the catalog as well
-        self._watch(self.catalog)
+        self._watch(self.catalog, "")
 
     @property
     def modern(self) -> bool:
@@ -99,7 +108,7 @@ class Backends:
         if call.envelope is None and (found := self._session_backends.get(connection)) is not None:
             return found
         if call.envelope is None and self._has_session(connection):
-            return self._open_session(connection)
+            return self._open_session(connection, call)
         principal = call.origin.principal
         return self._find_shared("" if principal is None or self._pool.shared else principal_name(principal))
 
@@ -112,7 +121,7 @@ class Backends:
     def _has_session(self, connection: Connection) -> bool:
         return self._opens_sessions and not connection.channel.info.stateless
 
-    def _open_session(self, connection: Connection) -> Backend:
+    def _open_session(self, connection: Connection, call: IncomingRequest) -> Backend:
         """Make the connection for a session, with the client's capabilities and up to its revision."""
         session = connection.session
         agreed = session.negotiated
@@ -124,7 +133,7 @@ class Backends:
             answer=answer_by_request,
             front=connection,
         )
-        self._watch(made)
+        self._watch(made, principal_name(call.origin.principal))
         connection.close_callbacks = [*(connection.close_callbacks or ()), partial(self._close_session, connection)]
         return made
 
@@ -144,7 +153,7 @@ class Backends:
             newest = self._target.newest if self.modern else NEWEST_HANDSHAKE
             found = self._shared[principal] = Backend(self._target, self._target.revisions(newest))
             found.runtime.known_tools = self.catalog.runtime.known_tools  # for arguments that headers repeat
-            self._watch(found)
+            self._watch(found, principal)
         return found
 
     def _schedule_sweep(self) -> None:
@@ -182,15 +191,15 @@ class Backends:
         encoded = b"" if envelope.encoded_capabilities is UNSET else bytes(envelope.encoded_capabilities)
         key = (principal_name(call.origin.principal), encoded)
         idle = self._idle.get(key)
-        backend = idle.pop() if idle else self._make_leased(envelope.capabilities)
+        backend = idle.pop() if idle else self._make_leased(envelope.capabilities, key[0])
         dialogue = self._leased[backend] = Dialogue(backend, front, binding, lambda: self._release(key, backend))
         return dialogue
 
-    def _make_leased(self, capabilities: Any) -> Backend:
+    def _make_leased(self, capabilities: Any, principal: str) -> Backend:
         revisions = self._handshake_revisions()
         declared = restrict_to_revision(capabilities, revisions[-1])
         made = Backend(self._target, revisions, capabilities=declared, answer=self._ask_dialogue)
-        self._watch(made)
+        self._watch(made, principal)
         return made
 
     async def _ask_dialogue(
@@ -211,9 +220,19 @@ class Backends:
 
     # --- notifications ---------------------------------------------------------------------------------
 
-    def _watch(self, backend: Backend) -> None:
+    def follow(self, name: str, handler: Callable[[Any], object], *, of_principals: bool) -> None:
+        """Call a handler with the params of a notification, whichever connection it arrives on: many servers tell only
+        the client whose call has changed something. `of_principals`: also on connections of principals."""
+        self._followed.append(_Followed(name, handler, of_principals))
+        self.catalog.runtime.notifications.on(name, handler)
+
+    def _watch(self, backend: Backend, principal: str) -> None:
+        notifications = backend.runtime.notifications
         for name in _PASSED:
-            backend.runtime.notifications.on(name, partial(self._pass_notification, backend))
+            notifications.on(name, partial(self._pass_notification, backend))
+        for one in self._followed:
+            if one.of_principals or not principal:
+                notifications.on(one.name, one.handler)
 
     def _pass_notification(self, backend: Backend, name: str, params: Any) -> None:
         """Send a notification of the server to the client in front: about its latest call, if it has one."""

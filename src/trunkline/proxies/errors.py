@@ -10,6 +10,7 @@ from trunkline.errors import (
     ConnectionClosed,
     InternalError,
     Interrupted,
+    InvalidParams,
     NotNow,
     OutcomeUnknown,
     PeerError,
@@ -19,11 +20,12 @@ from trunkline.errors import (
     TrunklineError,
 )
 
-__all__ = ["exact_error", "to_front_error"]
+__all__ = ["exact_error", "to_front_error", "to_handshake_error"]
 
 _log: Final = logging.getLogger("trunkline")
 _MODERN_CODES: Final = {-32002: -32602, -32042: -32603}
 """Codes that the modern era does not have, and those that it has for the same errors."""
+_NOT_FOUND: Final = -32002  # of a resource, up to 2025-11-25
 
 
 def exact_error(error: PeerError) -> ProtocolError:
@@ -32,6 +34,14 @@ def exact_error(error: PeerError) -> ProtocolError:
     exact.code = error.code
     exact.data = UNSET if error.data is None else error.data
     return exact
+
+
+def to_handshake_error(error: PeerError, method: str) -> PeerError:
+    """Return an error response of the modern era in the form of the handshake era, which has a code of its own for a
+    resource that does not exist."""
+    if method == "resources/read" and error.code == InvalidParams.code and not isinstance(error, BadAnswer):
+        return PeerError(_NOT_FOUND, error.message, error.data)
+    return error
 
 
 def to_front_error(error: TrunklineError, *, modern: bool = False) -> TrunklineError:

@@ -56,7 +56,7 @@ from trunkline.protocol.types import (
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.proxies.backend import Backend, FrontCall
 from trunkline.proxies.backends import Backends
-from trunkline.proxies.errors import to_front_error
+from trunkline.proxies.errors import to_front_error, to_handshake_error
 from trunkline.proxies.questions import Dialogues, ask_in_rounds
 from trunkline.proxies.results import ENVELOPE_KEYS, HOP_KEYS, input_required, to_handshake, to_modern, without_keys
 from trunkline.proxies.task_owners import TaskOwners
@@ -265,15 +265,19 @@ class Forwarder:
     ) -> ServerReply:
         """Return the reply of the server behind; the client in front answers its questions."""
         call = front.call
-        return await backend.send(
-            call.method.name,
-            params,
-            repeatable=repeatable,
-            timeout=timeout,
-            on_progress=progress_callback(front),
-            next_params=partial(ask_in_rounds, front) if modern and call.envelope is None else None,
-            first=first,
-        )
+        translated = modern and call.envelope is None
+        try:
+            return await backend.send(
+                call.method.name,
+                params,
+                repeatable=repeatable,
+                timeout=timeout,
+                on_progress=progress_callback(front),
+                next_params=partial(ask_in_rounds, front) if translated else None,
+                first=first,
+            )
+        except PeerError as error:
+            raise (to_handshake_error(error, call.method.name) if translated else error) from None
 
     # --- messages of either side ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import Raw, Struct, field
@@ -156,13 +157,13 @@ class MirroredCatalog:
         self._reader: asyncio.Task[None] | None = None
 
     def open(self, backends: Backends) -> None:
-        """Follow the changes that the server announces on the connection of the catalog."""
+        """Follow the changes that the server announces. An update of a resource on a connection of a principal is
+        not for others, and does not count."""
         self._connections = backends
         self._filling = asyncio.Lock()
-        on = self._backend.runtime.notifications.on
         for method, (_, notification) in _LISTS.items():
-            on(notification, lambda _, method=method: self.refresh_soon([method]))
-        on("notifications/resources/updated", self._on_updated)
+            backends.follow(notification, partial(self._on_list_changed, method), of_principals=True)
+        backends.follow("notifications/resources/updated", self._on_updated, of_principals=False)
 
     @property
     def _backends(self) -> Backends:
@@ -386,6 +387,10 @@ class MirroredCatalog:
         runtime.subscriptions.pop(uri, None)
         if self._backend.connection is not None and not await runtime.update_listen(uri, None, subscribe=False):
             await self._backend.send("resources/unsubscribe", UnsubscribeParams(uri), repeatable=always_repeatable)
+
+    def _on_list_changed(self, method: str, _params: Any) -> None:
+        if self._backend.connection is not None:  # otherwise the next one begins with all lists
+            self.refresh_soon([method])
 
     def _on_updated(self, params: ResourceUpdatedParams) -> None:
         self._server.notify_updated(params.uri, meta=_without_subscription(params.meta))

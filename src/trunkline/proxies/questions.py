@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from trunkline.client.connection import ClientConnection
 from trunkline.client.multi_round import RawInputRequest
-from trunkline.errors import BadAnswer, ConnectionClosed, InternalError, PeerError
+from trunkline.errors import BadAnswer, CapabilityNotSupported, ConnectionClosed, InternalError, PeerError
+from trunkline.protocol.capabilities import Capabilities, is_declared
 from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import progress_token
@@ -34,6 +35,9 @@ __all__ = ["Dialogue", "Dialogues", "answer_by_request", "ask_in_rounds"]
 _MAX_SUSPENDED: Final = 1000  # calls that wait for the answers of their clients; the oldest is cancelled
 _PROGRESS_TOKEN: Final = b'"progressToken"'
 _as_object: Final = codec.json_decoder(dict[str, Any])
+_ELICITATION: Final = "elicitation/create"
+_ELICITATION_ID: Final = "elicitationId"  # of a URL, up to 2025-11-25
+_NEEDED: Final = {"sampling/createMessage": "sampling", "roots/list": "roots"}  # capabilities of clients, by method
 
 
 class _InputRequired(Struct, rename="camel"):
@@ -42,6 +46,19 @@ class _InputRequired(Struct, rename="camel"):
 
 
 _decode_input_required: Final = codec.decoder(_InputRequired)
+
+
+def _check_client(capabilities: Capabilities, method: str, params: Raw | dict[str, Any]) -> None:
+    """Raise `CapabilityNotSupported` if a client must not be asked: not every server looks at what clients declare."""
+    needed = _NEEDED.get(method)
+    if method == _ELICITATION:
+        declared: Any = capabilities.get("elicitation")
+        has_modes = is_declared(capabilities, "elicitation.form") or is_declared(capabilities, "elicitation.url")
+        mode = (params if isinstance(params, dict) else _as_object(params)).get("mode", "form")
+        implied = declared is not None and not has_modes and mode == "form"
+        needed = "elicitation" if implied else f"elicitation.{mode}"
+    if needed is not None and not is_declared(capabilities, needed):
+        raise CapabilityNotSupported(method, needed)
 
 
 # --- handshake in front --------------------------------------------------------------------------
@@ -79,13 +96,21 @@ async def ask_in_rounds(
     try:
         async with asyncio.TaskGroup() as group:
             asked = {
-                key: group.create_task(_ask(front.connection, front.call, one.method, one.params))
+                key: group.create_task(_ask(front.connection, front.call, one.method, _with_elicitation_id(one)))
                 for key, one in required.input_requests.items()
             }
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     answers = {key: task.result() for key, task in asked.items()}
     return replace(params, input_responses=answers or None, request_state=required.request_state)
+
+
+def _with_elicitation_id(question: RawInputRequest) -> Raw | dict[str, Any]:
+    """Return the params of a question of the modern era for a client of the handshake era, where a URL has an id."""
+    if question.method != _ELICITATION:
+        return question.params
+    params = _as_object(question.params)
+    return {_ELICITATION_ID: secrets.token_urlsafe(12), **params} if params.get("mode") == "url" else question.params
 
 
 async def _ask(
@@ -96,6 +121,8 @@ async def _ask(
     on_progress: Callable[[ProgressParams], None] | None = None,
 ) -> Raw:
     """Send a request to the client in front; return its result, or raise its error as it is."""
+    agreed = front.session.negotiated
+    _check_client({} if agreed is None else agreed.client, name, params)
     timeout = front.settings.person_timeout  # the server behind decides how long it waits
     try:
         return await front.request(name, params, about=about, timeout=timeout, on_progress=on_progress)
@@ -151,9 +178,13 @@ class Dialogue:
 
     async def ask(self, connection: ClientConnection, call: IncomingRequest, params: Raw) -> Raw:
         """Return the client's answer to a question of the server, once a round has brought it."""
+        method, envelope = call.method.name, self.front.call.envelope
+        _check_client({} if envelope is None else envelope.capabilities, method, params)
         self._count += 1
-        question = _Question(RawInputRequest(call.method.name, params), connection.loop.create_future())
-        key = f"{call.method.name}-{self._count}"
+        question = _Question(
+            RawInputRequest(method, _without_elicitation_id(method, params)), connection.loop.create_future()
+        )
+        key = f"{method}-{self._count}"
         self._questions[key] = question
         self._asked.set()
         try:
@@ -183,6 +214,14 @@ class Dialogue:
         finally:
             asked.cancel()
         return work.result() if work.done() else {key: one.request for key, one in self._questions.items()}
+
+
+def _without_elicitation_id(method: str, params: Raw) -> Raw:
+    """Return the params of a question of the handshake era for a client of the modern era, where a URL has no id."""
+    if method != _ELICITATION:
+        return params
+    members = _as_object(params)
+    return params if members.pop(_ELICITATION_ID, None) is None else codec.to_raw(members)
 
 
 class Dialogues:
