@@ -30,6 +30,8 @@ _LONGEST: Final = 200  # characters of arguments or of a result
 class MessageLog:
     """Observer that prints calls as they end, and middleware that prints their contents."""
 
+    immediate = True  # in order with the contents, which it prints within the call
+
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stderr if out is None else out
         self._coloured = self._out.isatty()

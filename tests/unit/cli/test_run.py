@@ -193,7 +193,7 @@ async def test_log_shows_arguments_results_and_reasons_escaped_and_shortened() -
     assert '{"text":"\\x9b\\u202ex"} -> {"result":"\\x9b\\u202ex\\x9b\\u202ex"}' in lines
     assert f'{{"text":"{"y" * 150}"}} -> {{"result":"{"y" * 189}…' in lines
     assert any("ok              sampling/createMessage to the client  " in line for line in lines)
-    assert any("error (-32602)  tools/call none  " in line and "tool 'none'" in line for line in lines)
+    assert any("error (-32602)  tools/call none  " in line and "tool named 'none'" in line for line in lines)
 
 
 async def test_store_option_makes_sessions_durable(program: Path, tmp_path: Path) -> None:
