@@ -171,6 +171,7 @@ def in_process(interpreter: str) -> tuple[list[dict[str, Any]], bool]:
             ["bench.inprocess", str(path)],
             ["bench.stores"],
             ["bench.observers"],
+            ["bench.unobserved", "--rounds", "5"],
             ["bench.overload"],
         ]
         missed = [subprocess.run([interpreter, "-m", *one], cwd=ROOT, check=False).returncode != 0 for one in programs]

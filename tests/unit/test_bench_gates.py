@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import inprocess, overload, sampling
+from bench import inprocess, overload, sampling, unobserved
 from bench import run as bench_run
 from bench.driver import Sample
 from bench.environments import ROOT, CannotInstall, Environments, export
@@ -158,9 +158,16 @@ def test_missed_rate_is_a_failure_only_if_it_is_a_gate() -> None:
     assert not inprocess.Rate("Z02", "validate", 9.0, 10).missed
 
 
-@pytest.mark.parametrize("program", ["bench.inprocess", "bench.stores", "bench.observers", "bench.metrics"])
+@pytest.mark.parametrize(
+    "program", ["bench.inprocess", "bench.stores", "bench.observers", "bench.unobserved", "bench.metrics"]
+)
 def test_programs_of_the_run_find_their_packages(program: str) -> None:
     subprocess.run([sys.executable, "-c", f"import {program}"], cwd=ROOT, check=True)
+
+
+def test_build_without_observability_serves_calls(tmp_path: Path) -> None:
+    assert unobserved.run(unobserved.build(tmp_path)) > 0
+    assert "self.facts.observed" not in (tmp_path / "trunkline/rpc/connection.py").read_text()
 
 
 async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:

@@ -95,14 +95,20 @@ class AccessLog:
         """Log a request that has ended."""
         if not self._log.isEnabledFor(logging.INFO):
             return
-        if isinstance(fact, CallEnded) and fact.method not in self._left_out:
-            self._log.info(self._format(self._describe(fact)))
+        if isinstance(fact, CallEnded):
+            if fact.method not in self._left_out:
+                self._write(self._format(self._describe(fact)))
         elif isinstance(fact, HttpRefused):
             client = self._show_principal(fact.client) if fact.client else None
             line = _RefusedLine(
                 _escape(fact.method), _escape(fact.path), fact.status, "refused", fact.kind, "http", client
             )
-            self._log.info(self._format(line))
+            self._write(self._format(line))
+
+    def _write(self, line: str) -> None:
+        """Log a line. `Logger.info` would look for its caller in the stack, which is always this function."""
+        log = self._log
+        log.handle(log.makeRecord(ACCESS_LOGGER, logging.INFO, __file__, 0, line, (), None, "on"))
 
     def _describe(self, fact: CallEnded) -> _Line:
         trace = None if fact.traceparent is None else _TRACE_ID.fullmatch(fact.traceparent)
@@ -146,18 +152,20 @@ def _digest(text: str) -> str:
 def _format_text(line: _Line | _RefusedLine) -> str:
     if isinstance(line, _RefusedLine):
         return _format_members(asdict(line))
-    name = "" if line.name is None else f" name={_quote(line.name)}"
-    kind = "" if line.kind is None else f" kind={_quote(line.kind)}"
-    code = "" if line.code is None else f" code={line.code}"
     incident = "" if line.incident is None else f" incident={line.incident}"
     size_in = "" if line.size_in is None else f" in={line.size_in}"
     size_out = "" if line.size_out is None else f" out={line.size_out}"
-    caller = _format_caller(line.transport, line.revision, line.connection, line.session, line.principal)
     trace = "" if line.trace is None else f" trace={line.trace}"
     return (
-        f"method={_quote(line.method)}{name} outcome={line.outcome}{kind}{code}{incident} ms={line.ms} "
-        f"wait_ms={line.wait_ms}{size_in}{size_out}{caller}{trace}"
+        f"{_format_outcome(line.method, line.name, line.outcome, line.kind, line.code)}{incident} ms={line.ms} "
+        f"wait_ms={line.wait_ms}{size_in}{size_out}"
+        f"{_format_caller(line.transport, line.revision, line.connection, line.session, line.principal)}{trace}"
     )
+
+
+@lru_cache(_CACHED)
+def _format_outcome(method: str, name: str | None, outcome: str, kind: str | None, code: int | None) -> str:
+    return _format_members({"method": method, "name": name, "outcome": outcome, "kind": kind, "code": code})
 
 
 @lru_cache(_CACHED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Raw
 
 from trunkline.facts import CallStep
-from trunkline.protocol.trace_context import read_trace
+from trunkline.protocol.trace_context import TRACEPARENT, read_trace
 
 if TYPE_CHECKING:
     from trunkline.protocol.inflight import IncomingRequest
@@ -73,13 +73,16 @@ class CallTiming:
     def on_decoded(self, call: "IncomingRequest", params: Any) -> None:
         """Note that the handler is known and the params are valid. If there is a tracer, the span of the call is
         current from now on."""
-        self.traceparent = find_traceparent(params)
-        if self._tracer is not None:
-            received = time_ns() - round(self._elapsed() * 1e9)
+        if self._tracer is None:
+            self.traceparent = find_traceparent(params)
+        else:
+            trace = read_trace(params)
+            self.traceparent = trace.get(TRACEPARENT)
+            received = time_ns() - int(self._elapsed() * 1e9)
             call.span = self._tracer.start_call(
                 call.method.name,
                 call.target,
-                meta=read_trace(params),
+                meta=trace,
                 headers=None if call.origin is None else call.origin.headers,
                 received=received,
             )

@@ -157,12 +157,15 @@ class FactReporter:
         timing: CallTiming = call.timing or self._begin_timing(call, params, waited)
         timing.on_started(call, waited)
         if self._wants_started:
-            self.emit(
-                CallStarted,
-                request=call.id,
-                method=call.method.name,
-                target=read_target(call, params),
-                transport=self._transport,
+            self._observers.on(
+                CallStarted(
+                    connection=self.number,
+                    at=self._clock.now(),
+                    request=call.id,
+                    method=call.method.name,
+                    target=read_target(call, params),
+                    transport=self._transport,
+                )
             )
 
     def _begin_timing(self, call: IncomingRequest, params: Any, waited: float) -> "CallTiming":

@@ -88,14 +88,18 @@ def _shown_uri(uri: str) -> str:
 
 def describe_end(fact: EndedFact) -> Attributes:
     """Return the attributes of a request that are known when it ends."""
-    found = {**_TRANSPORTS.get(fact.transport, {}), **_describe_error(fact)}
-    optional = {
-        "jsonrpc.request.id": None if fact.request is None else str(fact.request),
-        "mcp.protocol.version": None if fact.revision is None else str(fact.revision),
-        "mcp.session.id": fact.session,
-    }
-    server = _server_address(fact.peer) if isinstance(fact, RequestEnded) else {}
-    return {**found, **{name: value for name, value in optional.items() if value is not None}, **server}
+    found: Attributes = {**_TRANSPORTS.get(fact.transport, {})}
+    if fact.outcome not in _SUCCEEDED:
+        found.update(_describe_error(fact))
+    if fact.request is not None:
+        found["jsonrpc.request.id"] = str(fact.request)
+    if fact.revision is not None:
+        found["mcp.protocol.version"] = str(fact.revision)
+    if fact.session is not None:
+        found["mcp.session.id"] = fact.session
+    if isinstance(fact, RequestEnded):
+        found.update(_server_address(fact.peer))
+    return found
 
 
 def describe_run(fact: TaskRunEnded) -> Attributes:

@@ -6,7 +6,7 @@ headers. If an instrumentation of the HTTP server has a span for the same HTTP r
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic, time_ns
 from typing import Final
 
@@ -35,6 +35,8 @@ __all__ = ["OtelSpan", "OtelTracer", "Step", "continue_trace"]
 
 _TRACEPARENT: Final = "traceparent"
 _KEYS: Final = (_TRACEPARENT, "tracestate", "baggage")  # the specification of MCP reserves these
+_CACHED: Final = 1024  # methods and their targets
+_MAX_CACHED_LENGTH: Final = 128  # characters of a target
 _NANOSECONDS: Final = 1_000_000_000
 _MAX_AGE: Final = 60.0  # seconds that a fact may have waited for the observer
 _PROPAGATOR: Final = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
@@ -95,10 +97,8 @@ class OtelTracer:
 
     def start_request(self, method: str, target: str | None) -> OtelSpan:
         """Start the span of a request to the peer, as a child of the current span."""
-        started, attributes = time_ns(), describe_start(method, target)
-        span = self._tracer.start_span(
-            span_name(method, target), kind=SpanKind.CLIENT, attributes=attributes, start_time=started
-        )
+        started, (name, attributes) = time_ns(), _describe_span(method, target)
+        span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes, start_time=started)
         return OtelSpan(self, span, None, started)
 
     def start_task_run(self, tool: str, trace: TraceContext) -> OtelSpan:
@@ -118,8 +118,8 @@ class OtelTracer:
     def _start_server_span(
         self, method: str, target: str | None, parent: Context, started: int, links: Sequence[Link] = ()
     ) -> OtelSpan:
-        attributes = describe_start(method, target)
-        span = self._tracer.start_span(span_name(method, target), parent, SpanKind.SERVER, attributes, links, started)
+        name, attributes = _describe_span(method, target)
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, links, started)
         return OtelSpan(self, span, parent, started)
 
     # --- ending ----------------------------------------------------------------------------------
@@ -162,6 +162,19 @@ class OtelTracer:
         return span if isinstance(span, OtelSpan) and span.owner is self else None
 
 
+def _describe_span(method: str, target: str | None) -> tuple[str, Attributes]:
+    """Return the name and the first attributes of the span of a request."""
+    if target is None or len(target) <= _MAX_CACHED_LENGTH:
+        name, attributes = _describe_short(method, target)
+        return name, attributes.copy()  # a sampler may change them
+    return span_name(method, target), describe_start(method, target)
+
+
+@lru_cache(_CACHED)
+def _describe_short(method: str, target: str | None) -> tuple[str, Attributes]:
+    return span_name(method, target), describe_start(method, target)
+
+
 def continue_trace(carrier: TraceContext) -> None:
     """Make a trace context that another process has sent the current one, in the context variables of the caller."""
     attach(_PROPAGATOR.extract(carrier, Context()))
@@ -182,11 +195,14 @@ def _describe_failure(fact: CallEnded | RequestEnded | TaskRunEnded) -> str | No
 
 def _find_parent(meta: TraceContext, headers: Mapping[str, str] | None) -> tuple[Context, Sequence[Link]]:
     """Return the context that the span of a request continues, and the links to other traces."""
-    current = trace.get_current_span()
+    current, stated = trace.get_current_span(), meta
     ambient = current.get_span_context() if current.is_recording() else None
-    # A span that has ended is left over from the time when the connection was opened.
-    surroundings = get_current() if ambient is not None else trace.set_span_in_context(trace.INVALID_SPAN)
-    stated = meta or {name: headers[name] for name in _KEYS if headers is not None and name in headers}
+    if not stated and headers is not None:
+        stated = {name: headers[name] for name in _KEYS if name in headers}
+    if ambient is not None or current is trace.INVALID_SPAN:
+        surroundings = get_current()
+    else:  # a span that has ended is left over from the time when the connection was opened
+        surroundings = trace.set_span_in_context(trace.INVALID_SPAN)
     if not stated:
         return surroundings, ()
     context = _PROPAGATOR.extract(stated, surroundings)
