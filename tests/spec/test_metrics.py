@@ -19,7 +19,7 @@ from tests.limits import PATIENCE
 from trunkline import Client, Context, Directory, MemoryStore, Server, Settings, SqliteStore, ToolError
 from trunkline.auth import Principal, ResourceServer, StaticTokens
 from trunkline.errors import MisuseError, PeerError, RegistrationError, TransportError
-from trunkline.facts import CallEnded, Fact
+from trunkline.facts import CallEnded, CallStep, Fact
 from trunkline.testing import FaultyStore, RawPeer
 
 ON = Settings(metrics=True)
@@ -424,3 +424,64 @@ async def test_faulty_observer_fails_no_call_and_shows_in_metrics(kind: str, mon
     assert found["observer_blocked_total"][()] >= (kind == "blocks")
     assert (found["facts_dropped_total"][()] > 100) is (kind == "floods")
     assert (found["queued_facts"][()] > 40) is (kind in {"hangs", "floods"})
+
+
+class Relentless:
+    """Raises, hangs, blocks the thread of the loop, computes or is flooded, for as long as there are facts."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.immediate = kind == "blocks"
+        self.release = threading.Event()
+        self._calls = 0
+        if kind == "floods":
+            self.wants = (CallEnded, CallStep)
+
+    def on(self, fact: Fact) -> None:
+        self._calls += isinstance(fact, CallEnded)
+        match self.kind:
+            case "raises":
+                raise RuntimeError("no disk space left")
+            case "hangs":
+                self.release.wait()
+            case "blocks" if self._calls % 500 == 250:
+                self._calls += 1
+                time.sleep(0.15)
+            case "computes":
+                sum(range(20_000))
+            case "floods":
+                time.sleep(0.001)
+            case _:
+                pass
+
+
+@pytest.mark.long
+@pytest.mark.row("V06", "U03")
+async def test_faulty_observers_fail_no_call_of_several_clients() -> None:
+    for kind in ("none", "raises", "hangs", "blocks", "computes", "floods"):
+        faulty, seconds = Relentless(kind), list[float]()
+        server = make_server(observers=[] if kind == "none" else [faulty])
+
+        async def drive(target: str, seconds: list[float] = seconds) -> None:
+            async with Client(target) as client:
+                for b in range(1000):
+                    started = time.perf_counter()
+                    assert (await client.call_tool("add", {"a": 1, "b": b})).data == 1 + b
+                    seconds.append(time.perf_counter() - started)
+
+        async with listening(server) as site:
+            try:
+                await asyncio.gather(*(drive(site.url) for _ in range(4)))
+                found = await site.scrape()
+            finally:
+                faulty.release.set()
+        assert found["calls_total"]["tools/call", "ok", "http"] == len(seconds) == 4000
+        assert (found["observer_failures_total"][()] > 0) is (kind == "raises")
+        assert found["observer_blocked_total"][()] >= (7 if kind == "blocks" else 0)
+        if kind != "computes":  # how much it misses depends on the machine
+            assert (found["facts_dropped_total"][()] > 0) is (kind in {"hangs", "floods"})
+        seconds.sort()
+        shown = ", ".join(
+            f"p{share:g} {1000 * seconds[int(len(seconds) * share / 100)]:.2f} ms" for share in (50, 99, 99.9)
+        )
+        print(f"observer {kind:<10} {shown}, longest {1000 * seconds[-1]:.1f} ms")
