@@ -155,6 +155,11 @@ class GatewayBackend:
                 self._saved = None
         return self._saved is not None
 
+    async def wait_idle(self) -> None:
+        """Wait until no request and no task runs."""
+        await self.guard.wait_idle()
+        await self._proxy.wait_for_tasks()
+
     async def close(self) -> None:
         """Close all connections. The lists stay."""
         if self.state is not BackendState.REFUSED:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.client.group.names import make_prefix
 from trunkline.client.server_config import ServerConfig, ServerEntry, read_servers
@@ -130,6 +131,8 @@ class Gateway:
             completions=True,
             features=gate_lists(FEATURES, lambda: self._starting),
         )
+        catalog = self.server.catalog
+        catalog.capability_flags = replace(catalog.capability_flags, tasks=True)  # clients come before backends do
         self.server.on_hangup(self._reload_on_hangup)
         for backend in self._make_backends(read, {}).values():
             self._add(backend)
@@ -296,7 +299,7 @@ class Gateway:
             await self._supervisor.remove(make_prefix(backend.name))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout):
-                await backend.guard.wait_idle()
+                await backend.wait_idle()
         await backend.close()
         await backend.server.aclose()
         self._trust.forget(backend.name)

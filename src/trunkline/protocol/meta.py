@@ -25,6 +25,7 @@ __all__ = [
     "SUBSCRIPTION_ID",
     "TAGS",
     "TASK_PROGRESS",
+    "TASK_SUPPORT",
     "TIMEOUT_MS",
     "TOOL_ERROR",
     "TOOL_MEMBERS",
@@ -55,6 +56,7 @@ TOOL_ERROR: Final = "trunkline/error"  # kind and details of the failure that a 
 IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # idempotency key of a call
 TIMEOUT_MS: Final = "trunkline/timeout-ms"  # milliseconds that the sender waits for the response
 TASK_PROGRESS: Final = "trunkline/progress"  # progress of a task, where notifications/progress is not allowed
+TASK_SUPPORT: Final = "trunkline/task-support"  # of a tool: `execution.taskSupport`, where tools have no such member
 USAGE: Final = "trunkline/usage"  # tokens that a sampled message has used: inputTokens and outputTokens
 TAGS: Final = "trunkline/tags"  # tags of an entry, in its definition
 BACKENDS: Final = "trunkline/backends"  # states of the backends of a gateway, in its lists

@@ -169,12 +169,12 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         return self._transition(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
 
     def advance(
-        self, now: float, progress: float, total: float | None = None, message: str | None = None
+        self, now: float, progress: float | None, total: float | None = None, message: str | None = None
     ) -> "TaskRecord":
         """Record progress. None leaves a value unchanged."""
-        changes = {"total": total, "message": message}
+        changes = {"progress": progress, "total": total, "message": message}
         known = {name: value for name, value in changes.items() if value is not None}
-        return self._transition(S.PROGRESS, now, progress=progress, **known)
+        return self._transition(S.PROGRESS, now, **known)
 
     def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
         """Ask the client for input. A name identifies one question in the life of a task."""

@@ -7,7 +7,7 @@ with the next request after it has failed for good.
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Raw, Struct
 
@@ -17,10 +17,11 @@ from trunkline.client.runtime import ClientDeclaration, ClientRuntime
 from trunkline.config import Settings
 from trunkline.errors import ConnectionClosed, MethodNotFound, MisuseError, TrunklineError
 from trunkline.facts import Observers
-from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, Implementation, Root, SetLevelParams
+from trunkline.proxies.results import related_task
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.outgoing_requests import closed_error
 from trunkline.rpc.run_handler import Work
@@ -29,7 +30,7 @@ from trunkline.transports.channel import Connector
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
-__all__ = ["Answer", "Backend", "BackendTarget", "FrontCall"]
+__all__ = ["Answer", "Backend", "BackendTarget", "FrontCall", "TaskBehind"]
 
 Answer = Callable[["Backend", ClientConnection, IncomingRequest, Raw], Coroutine[Any, Any, Raw]]
 """Answers a request of the server behind the proxy: takes the connection that it arrived on, the request and its
@@ -48,6 +49,20 @@ class FrontCall(Struct, eq=False):
     connection: "Connection"
     call: IncomingRequest
     timed: bool = False  # it has a deadline of its own, which the server behind learns
+
+
+class TaskBehind(Protocol):
+    """A task of the server behind, which a task in front follows."""
+
+    task_id: str | None
+
+    async def ask(self, connection: ClientConnection, call: IncomingRequest, params: Raw) -> Raw:
+        """Answer a request of the server about the task."""
+        ...
+
+    def note_status(self, message: str | None) -> None:
+        """Pass on a status message."""
+        ...
 
 
 class BackendTarget(Struct, frozen=True):
@@ -93,6 +108,8 @@ class _Callbacks:
     def _answer(self, connection: ClientConnection, call: IncomingRequest, params: Any) -> Work:
         if self._answer_request is None:
             raise MethodNotFound(call.method.name)
+        if (task := self._backend.find_task(related_task(params))) is not None:
+            return task.ask(connection, call, params)
         return self._answer_request(self._backend, connection, call, params)
 
     async def close(self) -> None:
@@ -122,6 +139,7 @@ class Backend:
         experimental, extensions = declared.pop("experimental", {}), declared.pop("extensions", {})
         self.front = front
         self.calls: dict[int, FrontCall] = {}  # in flight, the latest last
+        self.tasks: set[TaskBehind] = set()  # that tasks in front follow on this connection
         self.idle_since = 0.0
         self._serial = 0
         self._level = _DEFAULT_LEVEL
@@ -188,10 +206,12 @@ class Backend:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         next_params: NextRound | None = None,
+        on_abandoned: Callable[[OutgoingRequest], None] | None = None,
         first: SentRequest | None = None,
     ) -> ServerReply:
         """Send a request and return its result, undecoded. Raises the errors of `send_with_retry`; an error response is
-        raised as it is. `first` is the request if it has been sent before."""
+        raised as it is. `on_abandoned` is called with a request that may be answered with a task after its caller has
+        stopped waiting. `first` is the request if it has been sent before."""
         if first is None and self.connection is None:
             await self.open()
         supervisor, clock = self.runtime.supervisor, self.runtime.clock
@@ -207,6 +227,7 @@ class Backend:
             on_progress=on_progress,
             send_timeout=timeout is not None,
             next_params=next_params,
+            on_abandoned=on_abandoned,
             forwarded=True,
             first=first,
         )
@@ -226,7 +247,16 @@ class Backend:
         self._level, self.runtime.log_level = level, LOGGING_LEVELS[level]
         await connection.request("logging/setLevel", SetLevelParams(LOGGING_LEVELS[level]))
 
-    # --- calls in flight -----------------------------------------------------------------------
+    # --- calls and tasks in flight -------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call and no task uses the connection."""
+        return not self.calls and not self.tasks
+
+    def find_task(self, task_id: str | None) -> TaskBehind | None:
+        """Return the task of the server with an id, if a task in front follows it."""
+        return None if task_id is None else next((one for one in self.tasks if one.task_id == task_id), None)
 
     def enter(self, front: FrontCall) -> int:
         """Count a call of a client in front; return the number to leave with."""

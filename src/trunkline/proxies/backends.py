@@ -8,7 +8,8 @@ leases one, which serves no other call meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -19,22 +20,19 @@ from trunkline.errors import NotNow
 from trunkline.protocol.capabilities import restrict_to_revision
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.revisions import NEWEST_HANDSHAKE, Era, Revision
-from trunkline.protocol.types import LOGGING_LEVELS, LoggingMessageParams
-from trunkline.proxies.backend import Backend, BackendTarget, FrontCall
+from trunkline.protocol.types import LOGGING_LEVELS, LoggingMessageParams, TaskStatusParams
+from trunkline.proxies.backend import Backend, BackendTarget, FrontCall, TaskBehind
 from trunkline.proxies.questions import Dialogue, answer_by_request
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.connection import Connection
+from trunkline.wire import codec
 
 __all__ = ["Backends", "PrincipalPool"]
 
 _INPUT: Final = frozenset({"elicitation", "sampling", "roots"})  # capabilities of clients that a server may ask
-_MAX_LEASED: Final = 64  # connections for calls of modern clients that a server of the handshake era may ask
+_MAX_LEASED: Final = 64  # connections for calls and tasks whose clients a server of the handshake era may ask
 _MAX_IDLE: Final = 4  # of these, without a call
-_PASSED: Final = (
-    "notifications/message",
-    "notifications/elicitation/complete",
-    "notifications/tasks/status",
-)  # notifications to the client in front; changes of lists and resources reach it through the catalog
+_PASSED: Final = ("notifications/message", "notifications/elicitation/complete")  # notifications to the client in front
 _Lease = tuple[str, bytes]  # principal, and capabilities of the client
 
 
@@ -75,7 +73,8 @@ class Backends:
         self._opens_sessions = sessions  # whether a session in front has a connection of its own
         self._session_backends: dict[Connection, Backend] = {}
         self._idle: dict[_Lease, list[Backend]] = {}
-        self._leased: dict[Backend, Dialogue] = {}
+        self._leased: dict[Backend, Dialogue | TaskBehind] = {}
+        self._retired: set[Backend] = set()  # of closed sessions whose tasks go on
         self._closing: set[asyncio.Task[None]] = set()
         self._followed: list[_Followed] = []
         self.catalog = Backend(
@@ -108,9 +107,8 @@ class Backends:
         if call.envelope is None and (found := self._session_backends.get(connection)) is not None:
             return found
         if call.envelope is None and self._has_session(connection):
-            return self._open_session(connection, call)
-        principal = call.origin.principal
-        return self._find_shared("" if principal is None or self._pool.shared else principal_name(principal))
+            return self._open_session(connection, call.origin.principal)
+        return self._find_shared(call.origin.principal)
 
     def announce_roots(self, session_id: int | None) -> None:
         """Tell the server that the roots of a session in front have changed."""
@@ -121,7 +119,7 @@ class Backends:
     def _has_session(self, connection: Connection) -> bool:
         return self._opens_sessions and not connection.channel.info.stateless
 
-    def _open_session(self, connection: Connection, call: IncomingRequest) -> Backend:
+    def _open_session(self, connection: Connection, principal: Any) -> Backend:
         """Make the connection for a session, with the client's capabilities and up to its revision."""
         session = connection.session
         agreed = session.negotiated
@@ -133,16 +131,20 @@ class Backends:
             answer=answer_by_request,
             front=connection,
         )
-        self._watch(made, principal_name(call.origin.principal))
+        self._watch(made, principal_name(principal))
         connection.close_callbacks = [*(connection.close_callbacks or ()), partial(self._close_session, connection)]
         return made
 
     def _close_session(self, connection: Connection) -> None:
         backend = self._session_backends.pop(connection, None)
-        if backend is not None:
+        if backend is not None and backend.tasks:
+            self._retired.add(backend)
+        elif backend is not None:
             self._close_soon(backend)
 
-    def _find_shared(self, principal: str) -> Backend:
+    def _find_shared(self, caller: Any) -> Backend:
+        """Return the connection of a principal, or that of all."""
+        principal = "" if caller is None or self._pool.shared else principal_name(caller)
         found = self._shared.get(principal)
         if found is None:
             if len(self._shared) > self._pool.max_principals:
@@ -171,7 +173,7 @@ class Backends:
         """Close the connections of principals that have sent no request for some seconds."""
         due = self.catalog.runtime.now() - seconds
         for principal, backend in list(self._shared.items()):
-            if principal and not backend.calls and backend.idle_since <= due:
+            if principal and backend.idle and backend.idle_since <= due:
                 del self._shared[principal]
                 self._close_soon(backend)
 
@@ -186,14 +188,19 @@ class Backends:
         """Return a call on a connection of its own, with the capabilities of its client. Raises `NotNow` if too many
         are in use."""
         call, envelope = front.call, front.call.envelope
-        if envelope is None or len(self._leased) >= _MAX_LEASED:
-            raise NotNow("too many calls of the proxy wait for the server behind it")
+        if envelope is None:
+            raise NotNow("the call has no capabilities")
         encoded = b"" if envelope.encoded_capabilities is UNSET else bytes(envelope.encoded_capabilities)
         key = (principal_name(call.origin.principal), encoded)
-        idle = self._idle.get(key)
-        backend = idle.pop() if idle else self._make_leased(envelope.capabilities, key[0])
+        backend = self._take_idle(key, envelope.capabilities)
         dialogue = self._leased[backend] = Dialogue(backend, front, binding, lambda: self._release(key, backend))
         return dialogue
+
+    def _take_idle(self, key: _Lease, capabilities: Any) -> Backend:
+        if len(self._leased) >= _MAX_LEASED:
+            raise NotNow("too many calls of the proxy wait for the server behind it")
+        idle = self._idle.get(key)
+        return idle.pop() if idle else self._make_leased(capabilities, key[0])
 
     def _make_leased(self, capabilities: Any, principal: str) -> Backend:
         revisions = self._handshake_revisions()
@@ -218,6 +225,39 @@ class Backends:
         else:
             self._close_soon(backend)
 
+    # --- tasks -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def task_connection(
+        self, task: TaskBehind, principal: Any, capabilities: Mapping[str, Any], session: Connection | None
+    ) -> Generator[Backend]:
+        """Yield the connection for a task of a client in front, which may not be open yet. Where the server speaks the
+        modern era, that is the one of the principal: its tasks belong to no session. Otherwise it is that of the
+        client's `session`, and stays open until the task has ended. Without one, the connection has the capabilities of
+        the client, if the server may ask it."""
+        key = None
+        if self.modern:
+            backend = self._find_shared(principal)
+        elif session is not None and session.close_reason is None and self._has_session(session):
+            backend = self._session_backends.get(session) or self._open_session(session, principal)
+        elif not _INPUT.isdisjoint(capabilities):
+            key = (principal_name(principal), bytes(codec.to_raw(dict(capabilities))))
+            backend = self._take_idle(key, capabilities)
+            self._leased[backend] = task
+        else:
+            backend = self._find_shared(principal)
+        backend.tasks.add(task)
+        try:
+            yield backend
+        finally:
+            backend.tasks.discard(task)
+            backend.idle_since = backend.runtime.now()
+            if key is not None:
+                self._release(key, backend)
+            elif backend in self._retired and not backend.tasks:
+                self._retired.discard(backend)
+                self._close_soon(backend)
+
     # --- notifications ---------------------------------------------------------------------------------
 
     def follow(self, name: str, handler: Callable[[Any], object], *, of_principals: bool) -> None:
@@ -228,6 +268,7 @@ class Backends:
 
     def _watch(self, backend: Backend, principal: str) -> None:
         notifications = backend.runtime.notifications
+        notifications.on("notifications/tasks/status", partial(_pass_status, backend))
         for name in _PASSED:
             notifications.on(name, partial(self._pass_notification, backend))
         for one in self._followed:
@@ -257,10 +298,16 @@ class Backends:
 
     async def close(self) -> None:
         """Close all connections."""
-        backends = [*self._shared.values(), *self._session_backends.values(), *self._leased]
+        backends = [*self._shared.values(), *self._session_backends.values(), *self._leased, *self._retired]
         backends += [backend for idle in self._idle.values() for backend in idle]
         self._session_backends.clear()
         self._idle.clear()
         if self._sweep is not None:
             self._sweep.cancel()
         await asyncio.gather(*(backend.close() for backend in backends), *self._closing, return_exceptions=True)
+
+
+def _pass_status(backend: Backend, params: TaskStatusParams) -> None:
+    """Pass the status message of a task behind to the task in front that follows it."""
+    if (task := backend.find_task(params.task_id)) is not None:
+        task.note_status(params.status_message)

@@ -11,6 +11,7 @@ which can also take over a request that was sent that way.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
@@ -29,8 +30,8 @@ from trunkline.client.retry import (
     never_repeatable,
     with_time_limit,
 )
-from trunkline.client.tasks.status import TASK_RESULT_TYPE
-from trunkline.errors import NotNow, PeerError, TrunklineError
+from trunkline.client.tasks.status import TASK_RESULT_TYPE, decode_snapshot
+from trunkline.errors import NotNow, PeerError, ProtocolError, TrunklineError
 from trunkline.protocol.capabilities import restrict_to_revision
 from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
@@ -47,6 +48,7 @@ from trunkline.protocol.types import (
     LOGGING_LEVELS,
     AskableParams,
     CallToolParams,
+    CancelTaskParams,
     CompleteParams,
     GetPromptParams,
     Implementation,
@@ -57,15 +59,23 @@ from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.proxies.backend import Backend, FrontCall
 from trunkline.proxies.backends import Backends
 from trunkline.proxies.errors import to_front_error, to_handshake_error
-from trunkline.proxies.questions import Dialogues, ask_in_rounds
-from trunkline.proxies.results import ENVELOPE_KEYS, HOP_KEYS, input_required, to_handshake, to_modern, without_keys
-from trunkline.proxies.task_owners import TaskOwners
+from trunkline.proxies.questions import Dialogues, ask_in_calls
+from trunkline.proxies.results import (
+    ENVELOPE_KEYS,
+    HOP_KEYS,
+    input_required,
+    make_checkpoint,
+    to_handshake,
+    to_modern,
+    without_keys,
+)
 from trunkline.rpc.run_handler import CallbackWork, Cancellable, OnDone, start_work
 from trunkline.rpc.threads import ThreadPool
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.connection import Connection
-from trunkline.server.features.tools import ToolDisabled
+from trunkline.server.features.tools import ToolDisabled, prepare_run
 from trunkline.server.input.multi_round import canonical_params
+from trunkline.server.tasks.create import NewTask, adopt_task, has_extension
 from trunkline.wire import codec
 
 __all__ = ["ForwardedCall", "Forwarder", "ForwardingPolicy", "RequestGuard"]
@@ -121,26 +131,67 @@ class Forwarder:
     """Forwards the requests of all clients in front of a proxy."""
 
     def __init__(self, info: Implementation, state_lifetime: float, policy: ForwardingPolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         self.backends: Backends | None = None  # while the proxy is started
         self.blocked: Mapping[str, str] = {}  # reasons, by the names of tools; a call may have waited since its lookup
         self.dialogues = Dialogues(state_lifetime)
-        self.task_owners = TaskOwners()
         self._server_info = codec.to_raw(info)
         self._envelopes: WeakKeyDictionary[Connection, dict[str, Any]] = WeakKeyDictionary()
 
     # --- for entries of the catalog ------------------------------------------------------------------
 
-    def tool(self, name: str, *, repeatable: bool) -> Callable[..., Any]:
-        """Return the function that forwards the calls of a tool. `repeatable`: a second call has no further effect."""
+    def tool(self, name: str, *, repeatable: bool, may_become_task: bool) -> Callable[..., Any]:
+        """Return the function that forwards the calls of a tool. `repeatable`: a second call has no further effect.
+        `may_become_task`: the server behind may answer with a task."""
         may_repeat = always_repeatable if repeatable else _has_idempotency_key
 
         def forward(connection: Connection, call: IncomingRequest, params: CallToolParams, arguments: Any) -> Any:
-            if params.name != name or params.arguments is not arguments:
-                params = replace(params, name=name, arguments=arguments)
-            return self.forward(connection, call, params, may_repeat)
+            own = params
+            if params.name != name or params.arguments is not arguments or params.task is not None:
+                own = replace(params, name=name, arguments=arguments, task=None)
+            forwarding = self.forward(connection, call, own, may_repeat)
+            if may_become_task and call.envelope is not None and has_extension(connection, call):
+                return self._adopt_task(connection, call, params, forwarding)
+            return forwarding
 
         return forward
+
+    async def _adopt_task(
+        self,
+        connection: Connection,
+        call: IncomingRequest,
+        params: CallToolParams,
+        forwarding: "ForwardedCall",
+    ) -> Any:
+        """Return the result of a forwarded call. If the server behind has made it a task, create one that follows it:
+        its id, its owner and its limits are those of the server in front."""
+        result = await forwarding.run()
+        if read_result_header(result).result_type != TASK_RESULT_TYPE:
+            return result
+        snapshot = decode_snapshot(result)
+        entry = connection.catalog.tools.live.get(params.name)
+        try:
+            if entry is None:
+                raise ToolDisabled(params.name)  # while the call was on its way
+            return await adopt_task(
+                NewTask(entry, connection, call, prepare_run(entry, connection.shared, params)),
+                params,
+                make_checkpoint(snapshot.task_id),
+                ttl=snapshot.retention_seconds,
+                poll_interval=snapshot.poll_seconds,
+            )
+        except ProtocolError:
+            await self._cancel_task(connection, call, params, snapshot.task_id)
+            raise
+
+    async def _cancel_task(
+        self, connection: Connection, call: IncomingRequest, params: CallToolParams, task_id: str
+    ) -> None:
+        """Cancel a task of the server behind that no task in front follows."""
+        if self.backends is not None:
+            cancel = CancelTaskParams(task_id, meta=without_keys(params.meta, HOP_KEYS))
+            with suppress(TrunklineError):
+                await self.backends.find(connection, call).send("tasks/cancel", cancel, repeatable=always_repeatable)
 
     def prompt(self, name: str) -> Callable[..., Any]:
         """Return the function that forwards the requests of a prompt."""
@@ -169,7 +220,7 @@ class Forwarder:
         self, connection: Connection, call: IncomingRequest, params: Any, repeatable: Repeatable = always_repeatable
     ) -> "ForwardedCall":
         """Return the work that forwards a request, with its result in the form of the client's era, or its error."""
-        policy = self._policy
+        policy = self.policy
         if policy.timeout is not None and (call.deadline is None or call.deadline > connection.now() + policy.timeout):
             connection.set_call_timeout(call, policy.timeout)
         if not policy.retries:
@@ -180,11 +231,11 @@ class Forwarder:
     @property
     def guard(self) -> RequestGuard | None:
         """The guard of all requests, if there is one."""
-        return self._policy.guard
+        return self.policy.guard
 
     async def run(self, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
         """Forward a request once it is admitted, and return its result."""
-        guard = self._policy.guard
+        guard = self.policy.guard
         try:
             permit = None if guard is None else await guard.admit()
         except TrunklineError as error:
@@ -193,7 +244,7 @@ class Forwarder:
 
     async def finish(self, permit: Any, front: FrontCall, sending: Coroutine[Any, Any, Raw]) -> Raw:
         """Return the result of a request that was admitted. Raises its error in the form for the client in front."""
-        call, guard, failed = front.call, self._policy.guard, None
+        call, guard, failed = front.call, self.policy.guard, None
         try:
             return await sending
         except BaseException as error:
@@ -234,7 +285,7 @@ class Forwarder:
             reply = await self._exchange(backend, front, sent, repeatable, modern=modern, timeout=time_left(front))
         finally:
             backend.leave(number)
-        return self.incoming_result(front, params, reply.raw, modern=modern, is_task=reply.is_task)
+        return self.incoming_result(front, reply.raw, modern=modern)
 
     async def resume(
         self,
@@ -250,7 +301,7 @@ class Forwarder:
         await asyncio.sleep(0)  # until all that its connection's loss means is known
         modern = first.connection.modern
         reply = await self._exchange(backend, front, params, repeatable, modern=modern, timeout=timeout, first=first)
-        return self.incoming_result(front, params, reply.raw, modern=modern, is_task=reply.is_task)
+        return self.incoming_result(front, reply.raw, modern=modern)
 
     async def _exchange(
         self,
@@ -273,7 +324,7 @@ class Forwarder:
                 repeatable=repeatable,
                 timeout=timeout,
                 on_progress=progress_callback(front),
-                next_params=partial(ask_in_rounds, front) if translated else None,
+                next_params=partial(ask_in_calls, front) if translated else None,
                 first=first,
             )
         except PeerError as error:
@@ -301,11 +352,9 @@ class Forwarder:
         meta = self._outgoing_meta(params.meta, front, modern=modern)
         return params if meta is params.meta else replace(params, meta=meta)
 
-    def incoming_result(self, front: FrontCall, params: Any, result: Raw, *, modern: bool, is_task: bool) -> Raw:
-        """Return a result in the form of the client's era. The principal of a new task becomes its owner."""
+    def incoming_result(self, front: FrontCall, result: Raw, *, modern: bool) -> Raw:
+        """Return a result in the form of the client's era."""
         call, connection = front.call, front.connection
-        if (principal := call.origin.principal) is not None and (is_task or getattr(params, "task", None)):
-            self.task_owners.note(result, principal_name(principal))
         if call.envelope is not None:
             return result if modern else to_modern(call.method.name, result, self._server_info)
         return to_handshake(call.method.name, result, connection.session.effective_revision) if modern else result
@@ -439,15 +488,11 @@ class ForwardedCall(CallbackWork):
         """Pass on a result; let a coroutine answer one that asks a client of the handshake era a question."""
         self._done = True
         front, modern, value, failed = self._front, self._behind.modern, None, None
-        call, kind = front.call, COMPLETE
-        if modern and (call.envelope is None or call.origin.principal is not None):
-            kind = read_result_header(result).result_type
-        if kind != COMPLETE and call.envelope is None:
+        if modern and front.call.envelope is None and read_result_header(result).result_type != COMPLETE:
             self._settle(lambda outcome: outcome.set_result(result))
             return
-        is_task = kind == TASK_RESULT_TYPE
         try:
-            value = self._forwarder.incoming_result(front, self._params, result, modern=modern, is_task=is_task)
+            value = self._forwarder.incoming_result(front, result, modern=modern)
         except Exception as error:  # noqa: BLE001 - passed to `on_done`
             failed = error
         self._end(value, failed)

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from trunkline.client.pagination import fetch_all_pages
 from trunkline.client.retry import always_repeatable
 from trunkline.errors import InternalError, MisuseError, TemplateError, TrunklineError
 from trunkline.protocol.capabilities import Capabilities, is_declared
-from trunkline.protocol.meta import TAGS
-from trunkline.protocol.revisions import NEWEST_HANDSHAKE
+from trunkline.protocol.meta import TAGS, TASK_SUPPORT
 from trunkline.protocol.types import (
     PaginatedParams,
     Prompt,
@@ -35,12 +35,14 @@ from trunkline.proxies.backend import Backend
 from trunkline.proxies.backends import Backends
 from trunkline.proxies.errors import to_front_error
 from trunkline.proxies.forward import Forwarder
+from trunkline.proxies.tasks import TaskForwarder
 from trunkline.registry.completions import CompletionEntry
 from trunkline.registry.handlers import Handler, read_handler
 from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.registry import Entry, Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.results import Output
+from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.templates import UriTemplate
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.context import Context
@@ -61,6 +63,7 @@ _LISTS: Final = {
     "resources/templates/list": ("resources", "notifications/resources/list_changed"),
 }  # the capability of each list, and the notification of its changes
 _TASKS: Final[Capabilities] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}  # of 2025-11-25
+_TOOL_TASKS: Final = "tasks.requests.tools.call"
 
 
 class _Page(Struct, rename="camel"):
@@ -120,6 +123,7 @@ async def _forwarded() -> None:
 
 
 _HANDLER: Final[Handler] = read_handler(_forwarded, Context)
+_TASK_HANDLER: Final[Handler] = replace(_HANDLER, wants_context=True)
 
 
 def _never_run(*_given: Any) -> Any:
@@ -141,12 +145,19 @@ class MirroredCatalog:
     """The entries of a proxy, read from the server behind it."""
 
     def __init__(
-        self, server: Server, forwarder: Forwarder, *, examine: ExamineTools | None = None, on_read: OnRead = _ignore
+        self,
+        server: Server,
+        forwarder: Forwarder,
+        tasks: TaskForwarder,
+        *,
+        examine: ExamineTools | None = None,
+        on_read: OnRead = _ignore,
     ) -> None:
         """`examine` is called with the tools whenever they are read. `on_read` is called when all stale lists have been
         read."""
         self._server = server
         self._forwarder = forwarder
+        self._tasks = tasks
         self._examine = examine
         self._on_read = on_read
         self._connections: Backends | None = None  # while it is open
@@ -199,8 +210,7 @@ class MirroredCatalog:
 
     async def restore(self, manifest: Manifest) -> None:
         """Offer what the server had when the manifest was made, until its lists are read."""
-        self._capabilities = manifest.capabilities
-        self._server.catalog.mirror_capabilities(manifest.capabilities)
+        self._declare(manifest.capabilities)
         self._server.catalog.instructions = manifest.instructions
         await self._fill("tools/list", manifest.tools)
         await self._fill("prompts/list", manifest.prompts)
@@ -241,14 +251,41 @@ class MirroredCatalog:
         """Declare the capabilities and instructions of the server behind."""
         runtime, catalog = self._backend.runtime, self._server.catalog
         self._backends.note_eras()
-        declared = dict(runtime.server_capabilities)
-        extensions: Capabilities = declared.get("extensions") or {}
-        if "tasks" not in declared and TASKS_EXTENSION in extensions and self._backends.speaks(NEWEST_HANDSHAKE):
-            declared["tasks"] = _TASKS
-        self._capabilities = declared
-        catalog.mirror_capabilities(declared)
+        self._declare(dict(runtime.server_capabilities))
         if runtime.latest is not None and runtime.latest.instructions is not None:
             catalog.instructions = runtime.latest.instructions
+
+    def _declare(self, capabilities: dict[str, Any]) -> None:
+        """Declare the capabilities of the server behind. The proxy has the tasks of all tools that may run as one, in
+        the dialects of both eras."""
+        self._capabilities = capabilities
+        extensions: Capabilities = capabilities.get("extensions") or {}
+        declared = {name: it for name, it in capabilities.items() if name not in {"tasks", "extensions"}}
+        others = {name: it for name, it in extensions.items() if name != TASKS_EXTENSION}
+        if self._chooses_tasks or is_declared(capabilities, _TOOL_TASKS):
+            declared["tasks"] = _TASKS
+            others[TASKS_EXTENSION] = {}
+        if others:
+            declared["extensions"] = others
+        self._server.catalog.mirror_capabilities(declared)
+
+    @property
+    def _chooses_tasks(self) -> bool:
+        """Whether the server behind decides which calls are tasks, as with the extension of the modern era."""
+        return TASKS_EXTENSION in (self._capabilities.get("extensions") or {})
+
+    def _task_policy(self, tool: Tool) -> TaskPolicy | None:
+        """Return how the calls of a tool run as tasks. With the extension a tool does not say so, unless its server is
+        one of ours; the proxy can run any of its calls as a task. A task goes on in another process, from the id of the
+        task behind."""
+        if self._chooses_tasks:
+            support: Any = (tool.meta or {}).get(TASK_SUPPORT, "optional")
+        else:
+            listed = tool.execution if is_declared(self._capabilities, _TOOL_TASKS) else None
+            support = None if listed is None else listed.task_support
+        if support not in {"optional", "required"}:
+            return None
+        return TaskPolicy(support, recovery="resume", asks_first=self._chooses_tasks)
 
     # --- lists -------------------------------------------------------------------------------------------
 
@@ -306,24 +343,28 @@ class MirroredCatalog:
     # --- entries -----------------------------------------------------------------------------------------
 
     def _make_tool(self, tool: Tool, blocked: str) -> ToolEntry:
-        output = tool.output_schema
+        output, policy = tool.output_schema, self._task_policy(tool)
         entry = ToolEntry(
             name=tool.name,
-            handler=_HANDLER,
+            handler=_HANDLER if policy is None else _TASK_HANDLER,
             output=_GivenOutput(None, output is not None and output.get("type") != "object", _keep, given=output),
             decode=_keep,
             run=_never_run,
+            task=policy,
             description=tool.description,
             title=tool.title,
             annotations=tool.annotations,
             icons=tool.icons,
             meta=tool.meta,
             custom_schema=tool.input_schema,
-            execution=tool.execution,
             tags=_tags_of(tool),
             disabled_because=blocked,
         )
-        return _with_forward(entry, self._forwarder.tool(tool.name, repeatable=entry.repeatable))
+        repeatable = entry.repeatable
+        may_become_task = policy is not None and policy.asks_first
+        forward = self._forwarder.tool(tool.name, repeatable=repeatable, may_become_task=may_become_task)
+        run = _never_run if policy is None else self._tasks.tool(tool.name, repeatable=repeatable)
+        return replace(entry, forward=forward, run=run)
 
     def _make_prompt(self, prompt: Prompt) -> PromptEntry:
         names = frozenset(argument.name for argument in prompt.arguments or ())
@@ -394,12 +435,6 @@ class MirroredCatalog:
 
     def _on_updated(self, params: ResourceUpdatedParams) -> None:
         self._server.notify_updated(params.uri, meta=_without_subscription(params.meta))
-
-
-def _with_forward(entry: ToolEntry, forward: Callable[..., Any]) -> ToolEntry:
-    from msgspec.structs import replace
-
-    return replace(entry, forward=forward)
 
 
 def _tags_of(definition: Tool | Prompt | Resource | ResourceTemplate) -> frozenset[str]:

@@ -13,9 +13,8 @@ from trunkline.proxies.backend import BackendTarget
 from trunkline.proxies.backends import Backends, PrincipalPool
 from trunkline.proxies.forward import Forwarder, ForwardingPolicy
 from trunkline.proxies.mirrored_catalog import ExamineTools, Manifest, MirroredCatalog
-from trunkline.proxies.tasks import tasks_feature
+from trunkline.proxies.tasks import TaskForwarder
 from trunkline.server.context import Context
-from trunkline.server.features import FEATURES
 from trunkline.server.server import Server
 
 __all__ = ["ProxyServer"]
@@ -46,10 +45,10 @@ class ProxyServer:
         self._pool = pool
         self._forwarder = Forwarder(target.info, target.settings.state_lifetime, policy)
         self._lost: asyncio.Future[None] | None = None  # from `load` on
-        features = (*(feature for feature in FEATURES if feature.name != "tasks"), tasks_feature(self._forwarder))
         name, settings = target.info.name, target.settings
-        self.server = Server(name, settings=settings, observers=observers, lifespan=lifespan, features=features)
-        self._catalog = MirroredCatalog(self.server, self._forwarder, examine=examine, on_read=on_read)
+        self.server = Server(name, settings=settings, observers=observers, lifespan=lifespan)
+        self._tasks = TaskForwarder(self._forwarder)
+        self._catalog = MirroredCatalog(self.server, self._forwarder, self._tasks, examine=examine, on_read=on_read)
         self.server.on_first_subscriber(self._subscribe)
         self.server.on_last_unsubscribed(self._unsubscribe)
         self.server.on_roots_changed(self._announce_roots)
@@ -80,6 +79,10 @@ class ProxyServer:
         if self._lost is not None:
             await asyncio.shield(self._lost)
         return self._backends.catalog.loss
+
+    async def wait_for_tasks(self) -> None:
+        """Wait until no task of a client runs at the server behind."""
+        await self._tasks.wait_idle()
 
     async def disconnect(self) -> None:
         """Close the connection that `load` has opened, until the next `load`."""

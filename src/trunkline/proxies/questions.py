@@ -30,7 +30,15 @@ from trunkline.server.connection import Connection
 from trunkline.server.input.state_token import InvalidRequestState
 from trunkline.wire import codec
 
-__all__ = ["Dialogue", "Dialogues", "answer_by_request", "ask_in_rounds"]
+__all__ = [
+    "AskOne",
+    "Dialogue",
+    "Dialogues",
+    "answer_by_request",
+    "answer_questions",
+    "ask_in_calls",
+    "ask_in_rounds",
+]
 
 _MAX_SUSPENDED: Final = 1000  # calls that wait for the answers of their clients; the oldest is cancelled
 _PROGRESS_TOKEN: Final = b'"progressToken"'
@@ -46,6 +54,9 @@ class _InputRequired(Struct, rename="camel"):
 
 
 _decode_input_required: Final = codec.decoder(_InputRequired)
+
+AskOne = Callable[[str, RawInputRequest], Coroutine[Any, Any, Raw]]
+"""Asks the client in front a question with a key, and returns its answer."""
 
 
 def _check_client(capabilities: Capabilities, method: str, params: Raw | dict[str, Any]) -> None:
@@ -86,23 +97,34 @@ async def answer_by_request(backend: Backend, connection: ClientConnection, call
             front.suspend_call(one, suspended=False)
 
 
-async def ask_in_rounds(
+async def ask_in_calls(
     front: FrontCall, _connection: ClientConnection, name: str, params: Any, result: Raw, _round: int
 ) -> Any:
     """Ask the client in front the questions in a result of the modern era; return the params of the next round."""
+
+    def ask(_key: str, question: RawInputRequest) -> Coroutine[Any, Any, Raw]:
+        return _ask(front.connection, front.call, question.method, _with_elicitation_id(question))
+
+    return await ask_in_rounds(ask, name, params, result)
+
+
+async def ask_in_rounds(ask: AskOne, name: str, params: Any, result: Raw) -> Any:
+    """Ask the questions in a result of the modern era; return the params of the next round."""
     if read_result_header(result).result_type != INPUT_REQUIRED:
         raise BadAnswer(name, "unexpected result type")
     required = _decode_input_required(result)
+    answers = await answer_questions(ask, required.input_requests)
+    return replace(params, input_responses=answers or None, request_state=required.request_state)
+
+
+async def answer_questions(ask: AskOne, questions: Mapping[str, RawInputRequest]) -> dict[str, Raw]:
+    """Ask questions at the same time; return the answers by their keys."""
     try:
         async with asyncio.TaskGroup() as group:
-            asked = {
-                key: group.create_task(_ask(front.connection, front.call, one.method, _with_elicitation_id(one)))
-                for key, one in required.input_requests.items()
-            }
+            asked = {key: group.create_task(ask(key, question)) for key, question in questions.items()}
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    answers = {key: task.result() for key, task in asked.items()}
-    return replace(params, input_responses=answers or None, request_state=required.request_state)
+    return {key: task.result() for key, task in asked.items()}
 
 
 def _with_elicitation_id(question: RawInputRequest) -> Raw | dict[str, Any]:

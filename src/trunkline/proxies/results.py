@@ -7,7 +7,7 @@ server info and a cache lifetime; on the way back it loses them, and structured 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trunkline.client.results import decode_result
 from trunkline.errors import PeerError
@@ -17,6 +17,7 @@ from trunkline.protocol.meta import (
     LOG_LEVEL,
     PROGRESS_TOKEN,
     PROTOCOL_VERSION,
+    RELATED_TASK,
     SERVER_INFO,
     TIMEOUT_MS,
 )
@@ -25,7 +26,18 @@ from trunkline.protocol.revisions import NEWEST_HANDSHAKE, Revision
 from trunkline.protocol.types import INPUT_REQUIRED
 from trunkline.wire import codec
 
-__all__ = ["ENVELOPE_KEYS", "HOP_KEYS", "input_required", "to_handshake", "to_modern", "without_keys"]
+__all__ = [
+    "ENVELOPE_KEYS",
+    "HOP_KEYS",
+    "input_required",
+    "make_checkpoint",
+    "read_checkpoint",
+    "related_task",
+    "to_handshake",
+    "to_modern",
+    "without_keys",
+    "without_related_task",
+]
 
 HOP_KEYS: Final = frozenset({PROGRESS_TOKEN, TIMEOUT_MS})
 """Metadata of one hop: the proxy sends its own to the server behind it."""
@@ -36,6 +48,7 @@ ENVELOPE_KEYS: Final = frozenset({PROTOCOL_VERSION, CLIENT_INFO, CLIENT_CAPABILI
 _MODERN_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _WRAPPED: Final = "structuredContent"
 _OPENING_BRACE: Final = ord("{")
+_RELATED: Final = RELATED_TASK.encode()
 _decode_members: Final = codec.json_decoder(dict[str, Raw])
 
 
@@ -50,6 +63,50 @@ def without_keys(meta: dict[str, Any] | None, keys: frozenset[str]) -> dict[str,
     if meta is None or keys.isdisjoint(meta):
         return meta
     return {key: value for key, value in meta.items() if key not in keys} or None
+
+
+class _Task(Struct, rename="camel"):
+    task_id: str | None = None
+
+
+class _Meta(Struct):
+    related: _Task = field(name=RELATED_TASK, default_factory=_Task)
+
+
+class _Related(Struct):
+    meta: _Meta = field(name="_meta", default_factory=_Meta)
+
+
+_decode_related: Final = codec.json_decoder(_Related)
+
+
+def related_task(params: Raw) -> str | None:
+    """Return the id of the task that a request belongs to, if its metadata names one."""
+    if bytes(params).find(_RELATED) < 0:
+        return None
+    try:
+        return _decode_related(params).meta.related.task_id
+    except codec.DecodeError:
+        return None
+
+
+def without_related_task(value: Raw) -> Raw:
+    """Return params or a result without the task that they belong to: on the next hop it is another one."""
+    if bytes(value).find(_RELATED) < 0:
+        return value
+    members = _decode_members(value)
+    meta = {key: one for key, one in _decode_members(members.pop("_meta", Raw(b"{}"))).items() if key != RELATED_TASK}
+    return codec.to_raw({**members, "_meta": meta} if meta else members)
+
+
+def make_checkpoint(task_id: str) -> Raw:
+    """Return the checkpoint of a task that follows one of the server behind."""
+    return codec.to_raw(_Task(task_id))
+
+
+def read_checkpoint(checkpoint: Any) -> str | None:
+    """Return the id of the task behind; None if there is no checkpoint."""
+    return None if checkpoint is None else checkpoint["taskId"]
 
 
 def to_modern(method: str, result: Raw, server_info: Raw) -> Raw:

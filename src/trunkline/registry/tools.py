@@ -13,7 +13,7 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.errors.suggestions import did_you_mean
-from trunkline.protocol.meta import TOOL_MEMBERS
+from trunkline.protocol.meta import TASK_SUPPORT, TOOL_MEMBERS
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry.access import Access
@@ -81,7 +81,6 @@ class ToolEntry(Struct, frozen=True, dict=True):
     tags: frozenset[str] = frozenset()
     renamed_arguments: Mapping[str, str] = {}  # by a transform: names by original names
     forward: Forward | None = None  # answers its calls through another server
-    execution: ToolExecution | None = None  # of a forwarded tool
     disabled_because: str = ""  # for callers of a disabled tool
 
     @cached_property
@@ -113,8 +112,10 @@ class ToolEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def modern_definition(self) -> Tool:
-        """The definition for the modern era, whose results may be any value."""
-        return msgspec.structs.replace(self.definition, output_schema=self.output.schema())
+        """The definition for the modern era, whose results may be any value. Its tools have no `execution`, so the
+        metadata says whether calls run as tasks: a proxy has clients of the handshake era, too."""
+        meta = self.meta if self.task is None else {**(self.meta or {}), TASK_SUPPORT: self.task.support}
+        return msgspec.structs.replace(self.definition, output_schema=self.output.schema(), meta=meta)
 
     @cached_property
     def definition(self) -> Tool:
@@ -128,7 +129,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
             title=self.title,
             output_schema=self.output.wrapped_schema(),
             annotations=self.annotations,
-            execution=self.execution if self.task is None else ToolExecution(self.task.support),
+            execution=None if self.task is None else ToolExecution(self.task.support),
             icons=self.icons,
             meta=self.meta,
         )

@@ -59,6 +59,7 @@ class CapabilityFlags(Struct, frozen=True):
     logging: bool = True
     subscribe: bool = True
     list_changed: bool = True
+    tasks: bool | None = None
 
 
 class CatalogFollower(Protocol):
@@ -198,7 +199,7 @@ class ServerCatalog:
             _is_declared(on.resources, len(self.resources) + len(self.templates)),
             _is_declared(on.prompts, len(self.prompts)),
             _is_declared(on.completions, len(self.completions)),
-            bool(self.task_tools()),
+            _is_declared(on.tasks, len(self.task_tools())),
         )
         if self._capabilities_cache[0] != there:
             self._capabilities_cache = (there, freeze(self._build_capabilities(*there)))

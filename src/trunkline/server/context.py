@@ -47,7 +47,7 @@ else:
         "L_co", covariant=True
     )  # Python supports the default from 3.13 on; type checkers use the branch above
 
-__all__ = ["Context", "SentMessage", "threads_of", "with_peer"]
+__all__ = ["Context", "SentMessage", "asker_and_call", "threads_of", "with_peer"]
 
 T = TypeVar("T")
 
@@ -518,6 +518,12 @@ class Context(Generic[L_co]):
 def with_peer(context: Context, enter: "Callable[[CallPeer], CallPeer]") -> Context:
     """Return the context of the same call with another peer: `enter` returns the peer as a mounted server sees it."""
     return Context(enter(context._peer), context._call)  # pyright: ignore[reportPrivateUsage]
+
+
+def asker_and_call(context: Context) -> "tuple[Asker, IncomingRequest]":
+    """Return what asks the client of a context, and the call of the context."""
+    peer, call = context._peer, context._call  # pyright: ignore[reportPrivateUsage]
+    return peer.asker_of(call), call
 
 
 def threads_of(context: Context) -> "ThreadPool":

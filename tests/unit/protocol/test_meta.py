@@ -33,6 +33,7 @@ OURS = {
     "IDEMPOTENCY",
     "IDEMPOTENCY_KEY",
     "TASK_PROGRESS",
+    "TASK_SUPPORT",
     "TIMEOUT_MS",
     "TAGS",
     "USAGE",

@@ -10,7 +10,7 @@ that the server retains it.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic
 
@@ -119,6 +119,10 @@ class ClientTasks:
             params = ProgressParams(request.id, progress.progress, progress.total, progress.message)
             connection.deliver_progress(ProgressReceived(request, params))
 
+    def decode_result(self, raw: Any) -> CallToolResult:
+        """Decode the tool result of a task. Raises `BadAnswer`."""
+        return decode_task_result(raw)
+
     def build_result(self, tool: str, result: CallToolResult, returns: Any, *, raise_on_error: bool) -> ToolResult:
         """Convert the result of a task to the type that its caller wants."""
         known = self._runtime.known_tools.by_name.get(tool)
@@ -186,15 +190,18 @@ class Task(Generic[T_co]):
         result: CallToolResult | None = None,
         request: OutgoingRequest | None = None,
         progress_relay: ProgressRelay | None = None,
+        on_update: Callable[[TaskSnapshot], object] | None = None,
     ) -> None:
         """`result` is the result if it is known already. `request` is the call that was answered with this task; the
-        server reports progress under its token, and `progress_relay` passes that on."""
+        server reports progress under its token, and `progress_relay` passes that on. `on_update` is called with each
+        description of the task that the server sends."""
         self._tasks = tasks
         self._tool = tool
         self._returns = returns
         self._result = result
         self._request = request
         self._progress_relay = progress_relay
+        self._on_update = on_update
         self._confirmed = request is not None  # the server has acknowledged the task
         self._answered_inputs: set[str] = set()  # each input request is answered once
         self._failures = 0  # failed polls in a row
@@ -322,7 +329,7 @@ class Task(Generic[T_co]):
     def _final_result(self) -> CallToolResult:
         snapshot = self._snapshot
         if snapshot.status == "completed":
-            return decode_task_result(snapshot.result)
+            return self._tasks.decode_result(snapshot.result)
         if snapshot.status == "cancelled":
             raise TaskCancelled(self.id)
         if snapshot.error is None:
@@ -344,7 +351,7 @@ class Task(Generic[T_co]):
             self._raise_if_expired(deadline)
             await self._check_failed_fetch(error, deadline)
             return None
-        result = decode_task_result(raw)
+        result = self._tasks.decode_result(raw)
         self._set_final_status("failed" if result.is_error else "completed")
         return result
 
@@ -415,6 +422,8 @@ class Task(Generic[T_co]):
         self._snapshot = snapshot
         if self._request is not None and (progress := snapshot.progress) is not None:
             self._tasks.report_progress(self._request, progress)
+        if self._on_update is not None:
+            self._on_update(snapshot)
         if snapshot.status in FINAL_STATUSES:
             self._request = None
 

@@ -105,30 +105,39 @@ class MountedEntries:
         access = self._access(entry.access)
         if entry.forward is not None:
             forward = self._forward_within_middleware("tools/call", entry.forward, CallToolResult, name=entry.name)
-            return replace(entry, forward=forward, access=access)
+            run = (
+                self._run_within_middleware(entry) if self._middlewares else self._inside(entry.run, wants_context=True)
+            )
+            return replace(entry, forward=forward, run=run, access=access)
         if not self._middlewares:
             run = self._inside(entry.run, wants_context=entry.handler.wants_context)
             if _may_link(entry):
                 run = self._linked(run, self._link_tool_result)
             return replace(entry, run=run, access=access)
-
-        def run_call(arguments: Any, context: Context, subject: Any) -> Any:
-            def start(call: Call) -> "Work":
-                _check_unchanged(call.params.name, entry.name)
-                return entry.run(decode_arguments(entry, call.params), call.context, subject)
-
-            params = CallToolParams(name=entry.name, arguments=arguments)
-            call = Call("tools/call", entry.name, params, self.enter(context))
-            return run_within_middleware(call, start, self._middlewares, CallToolResult)
-
         return replace(
             entry,
             handler=replace(entry.handler, wants_context=True),
             access=access,
             custom_schema=entry.definition.input_schema,
             decode=_pass_on,  # decoded by the innermost step
-            run=self._linked(run_call, self._link_tool_result),
+            run=self._linked(self._run_within_middleware(entry), self._link_tool_result),
         )
+
+    def _run_within_middleware(self, entry: ToolEntry) -> Run:
+        """Return a run of a tool within the middleware. Arguments are decoded by its innermost step; those of a
+        forwarded tool need not be."""
+
+        def run(arguments: Any, context: Context, subject: Any) -> Any:
+            def start(call: Call) -> "Work":
+                _check_unchanged(call.params.name, entry.name)
+                given = call.params.arguments if entry.forward is not None else decode_arguments(entry, call.params)
+                return entry.run(given, call.context, subject)
+
+            params = CallToolParams(name=entry.name, arguments=arguments)
+            call = Call("tools/call", entry.name, params, self.enter(context))
+            return run_within_middleware(call, start, self._middlewares, CallToolResult)
+
+        return run
 
     def prompt(self, entry: PromptEntry) -> PromptEntry:
         """Return a prompt under its name in the parent."""

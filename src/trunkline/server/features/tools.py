@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from trunkline.errors import (
     HeaderMismatch,
@@ -36,13 +36,28 @@ if TYPE_CHECKING:
     from trunkline.server.runtime_services import RuntimeServices
     from trunkline.server.tasks.service import WorkFactory
 
-__all__ = ["FEATURE", "ToolDisabled", "decode_arguments", "find_protected", "prepare_run", "run_within_rate"]
+__all__ = [
+    "FEATURE",
+    "ForwardedRequest",
+    "ToolDisabled",
+    "decode_arguments",
+    "find_protected",
+    "prepare_run",
+    "run_within_rate",
+]
 
 
 _decode_object = decoder(dict[str, Any])
 
 StartTool = Callable[[ToolEntry, Connection, IncomingRequest, Any], Work]
 """Starts a call of a tool; the last argument are its params."""
+
+
+class ForwardedRequest(Struct, frozen=True, eq=False):
+    """The request of a task whose tool is one of another server."""
+
+    meta: dict[str, Any] | None = None
+    session: Connection | None = None  # of the client, if it has a session, and this process has received the request
 
 
 class ToolDisabled(InternalError):
@@ -134,8 +149,14 @@ def _forward(
     entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams, forward: Forward
 ) -> Work:
     """Let another server answer a call, within the limits of the entry. That server checks the arguments, and its
-    questions and tasks pass unchanged."""
+    questions pass unchanged. If the call runs as a task, it is a task of this server, whose work is the call there."""
     _check_mirrored_arguments(entry, call, params)
+    if entry.task is not None or params.task is not None:
+        from trunkline.server.tasks.create import choose_dialect
+
+        dialect = choose_dialect(entry, connection, call, params)
+        if dialect is not None and not _asks_first(entry, dialect):
+            return _run_as_task(dialect, entry, connection, call, params)
     arguments = decode_arguments(entry, params)
     if entry.limiter is None:
         return forward(connection, call, params, arguments)
@@ -187,23 +208,37 @@ def _run_reporting_start(
     return _run_guarded(entry, connection.shared, arguments, run, context, call=call)
 
 
-def prepare_run(entry: ToolEntry, shared: "RuntimeServices", params: CallToolParams) -> "WorkFactory":
-    """Return a function that runs a tool for a context that does not exist yet. Raises for invalid arguments."""
-    return partial(_run_guarded, entry, shared, decode_arguments(entry, params), entry.run)
+def prepare_run(
+    entry: ToolEntry, shared: "RuntimeServices", params: CallToolParams, session: Connection | None = None
+) -> "WorkFactory":
+    """Return a function that runs a tool for a context that does not exist yet. Raises for invalid arguments.
+    `session` is the connection of the client's session, if it has one in this process."""
+    arguments, run = decode_arguments(entry, params), entry.run
+    if entry.forward is not None:
+        request = ForwardedRequest(params.meta, session)
+        return partial(_run_guarded, entry, shared, arguments, lambda given, context, _: run(given, context, request))
+    return partial(_run_guarded, entry, shared, arguments, run)
+
+
+def _asks_first(entry: ToolEntry, dialect: "Dialect") -> bool:
+    """Return whether a call is an ordinary one until its handler, or another server, makes it a task."""
+    from trunkline.protocol.task_dialects import Dialect
+
+    return entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
 
 
 def _run_as_task(
     dialect: "Dialect", entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams
 ) -> Work:
     try:
-        work = prepare_run(entry, connection.shared, params)
+        session = connection if call.envelope is None else None
+        work = prepare_run(entry, connection.shared, params, session)
     except InvalidArguments as error:  # without a task there is no result to carry the error
         raise InvalidParams(error.message, data=error.data) from None
-    from trunkline.protocol.task_dialects import Dialect
     from trunkline.server.tasks.create import NewTask, convert_to_task, start_task
 
     making = NewTask(entry, connection, call, work)
-    asks_first = entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
+    asks_first = _asks_first(entry, dialect)
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
         from trunkline.server.idempotency.tool_calls import become_task_once, start_task_once
 

@@ -7,6 +7,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.errors import MissingCapability, NotExecuted, NotNow, StoreUnavailable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NewTask",
+    "adopt_task",
     "choose_dialect",
     "convert_to_task",
     "create_founding_task",
@@ -115,6 +117,23 @@ async def start_task(new_task: NewTask, params: CallToolParams) -> CreateTaskRes
     return creation_result(new_task.call, await create_tool_task(new_task, params))
 
 
+async def adopt_task(
+    new_task: NewTask, params: CallToolParams, checkpoint: Raw, *, ttl: float | None, poll_interval: float
+) -> CreateTaskResult | TaskCreated:
+    """Create a task for a call that another server has answered with one; return the result that announces it. Its work
+    follows the other task, which `checkpoint` identifies; the times, in seconds, are those of that task."""
+    record = new_task_record(new_task, params)
+    due = None if ttl is None else record.created_at + ttl
+    lives_shorter = due is not None and record.expires_at is not None and due < record.expires_at
+    record = replace(
+        record,
+        checkpoint=checkpoint,
+        expires_at=due if lives_shorter else record.expires_at,
+        poll_interval_ms=round(poll_interval * 1000),
+    )
+    return creation_result(new_task.call, await _create_and_start(new_task, record, started=True))
+
+
 def creation_result(call: IncomingRequest, record: TaskRecord) -> CreateTaskResult | TaskCreated:
     """Return the result that announces a task."""
     return (
@@ -178,6 +197,8 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
     """Return the record of a new task for a call."""
     entry, connection, call, _ = new_task
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.original_json(params.arguments)}
+    if entry.forward is not None and params.meta is not None:
+        asked["_meta"] = params.meta  # a run in another process forwards it, too
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
     record = connection.shared.tasks.new_record(
         owner_of(call.origin.principal),

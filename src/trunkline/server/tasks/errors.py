@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from trunkline.errors import InvalidParams, MethodNotFound, ProtocolError
+from trunkline.errors import InvalidParams, MethodNotFound, ProtocolError, TrunklineError
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["TaskFailed", "TaskNotFound", "TaskSupportMismatch", "TaskUnconfirmed", "TooManyTasks"]
+__all__ = ["TaskFailed", "TaskNotFound", "TaskSupportMismatch", "TaskUnconfirmed", "TooManyTasks", "WorkCancelled"]
 
 _RETRY_AFTER_MS: Final = 1000  # a guess: the server does not know how long the running tasks take
 
@@ -50,6 +50,11 @@ class TaskSupportMismatch(MethodNotFound):
     def __init__(self, name: str, support: str) -> None:
         text = f"running tool {name!r} as a task is {support}"
         super().__init__("tools/call", message=text, data={"name": name, "taskSupport": support})
+
+
+class WorkCancelled(TrunklineError):
+    """Raised by the work of a task that another server has cancelled: the task is cancelled then, and has not
+    failed."""
 
 
 class TaskFailed(ProtocolError):

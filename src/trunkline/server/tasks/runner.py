@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from msgspec import Raw, UnsetType
+from msgspec import Raw, Struct, UnsetType
 
-from trunkline.clock import Timer
+from trunkline.clock import Clock, Timer
 from trunkline.errors import Fenced, PeerError, ProtocolError, RequestTimeout, StoreError, StoreUnavailable
 from trunkline.facts import TaskRunEnded
 from trunkline.protocol import lenient
@@ -33,6 +33,7 @@ from trunkline.server.context import Context
 from trunkline.server.input.ask import ClientLacksCapability, InvalidInputResponse, OnProgress
 from trunkline.server.input.multi_round import INPUT_CAPABILITIES, EffectLog, to_modern_error
 from trunkline.server.tasks.detached_peer import DetachedPeer
+from trunkline.server.tasks.errors import WorkCancelled
 from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.repository import StoredTask, Transition
 from trunkline.stores.store import Lease
@@ -51,6 +52,15 @@ _FLUSH_INTERVAL: Final = 0.5  # seconds between two stored progress reports
 
 
 _OUTCOMES: Final = {TaskState.COMPLETED: "ok", TaskState.FAILED: "error", TaskState.CANCELLED: "cancelled"}
+
+
+class _ResultHead(Struct, rename="camel"):
+    """The part of an encoded tool result that decides how its task has ended."""
+
+    is_error: bool = False
+
+
+_decode_head: Final = codec.json_decoder(_ResultHead)
 
 
 def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
@@ -155,6 +165,16 @@ class TaskRunner:
         policy, lasting = self._entry.task, self._shared.store.lasting
         return bool(self.record.questions) or (lasting and policy is not None and policy.goes_on(0, begun=True))
 
+    @property
+    def wall_clock(self) -> Clock:
+        """The clock of the times in the record."""
+        return self._shared.wall_clock
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether a later run may continue the task from its checkpoint, in this process or another one."""
+        return self._shared.store.lasting and not self.record.ended
+
     # --- work ---------------------------------------------------------------------------------
 
     def start(self, make_work: Callable[[Context | None], Any], notifier: "TaskNotifier | None" = None) -> None:
@@ -209,7 +229,10 @@ class TaskRunner:
         try:
             context = Context(self._peer, self._call) if self._entry.handler.wants_context else None
             value = await run_work(make_work(context), self._shared.threads)
-            result = self._encode_result(value)
+            result, is_error = self._encode_result(value), _is_error(value)
+        except WorkCancelled as error:
+            reason = str(error)
+            return lambda record, now: record.cancel(now, reason)
         except (Fenced, asyncio.CancelledError) as error:
             if self._stopped or isinstance(error, Fenced):
                 raise
@@ -218,7 +241,7 @@ class TaskRunner:
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome
             return self._failure_transition(error)
-        return lambda record, now: record.complete(now, result, is_error=value.is_error)
+        return lambda record, now: record.complete(now, result, is_error=is_error)
 
     def _failure_transition(self, error: BaseException) -> Transition:
         revision = Revision(self.caller.revision)
@@ -232,8 +255,10 @@ class TaskRunner:
         result, message_text = self._encode_result(failure.reply), _first_text(failure.reply)
         return lambda record, now: record.complete(now, result, is_error=True, message=message_text)
 
-    def _encode_result(self, result: CallToolResult) -> Raw:
-        """Encode a result for the revision of the caller."""
+    def _encode_result(self, result: CallToolResult | Raw) -> Raw:
+        """Encode a result for the revision of the caller. One of another server is encoded already."""
+        if isinstance(result, Raw):
+            return result
         if self.caller.modern and self._entry.output.wraps:
             result = unwrap_result(result)
         return codec.to_raw(project(result, Revision(self.caller.revision)))
@@ -310,6 +335,11 @@ class TaskRunner:
         if self._flush_timer is None:
             wall = self._shared.wall_clock
             self._flush_timer = wall.call_at(wall.now() + _FLUSH_INTERVAL, self._flush_progress)
+
+    def report_status(self, message: str) -> None:
+        """Store a status message."""
+        if message != self.record.message:
+            self.spawn(lambda: self.update(lambda record, now: record.advance(now, None, message=message)))
 
     async def drain(self) -> None:
         """Wait while the client reads its progress notifications too slowly."""
@@ -400,6 +430,23 @@ class TaskRunner:
     ) -> Any:
         """Ask the client that created the task, and wait for the answer. Raise `ClientLacksCapability`, `PeerError`,
         `UnfitAnswer` or `RequestTimeout`."""
+        answer, question_key = await self._ask(name, params, needs, timeout, key)
+        row = find_method(name)
+        try:
+            return lenient.read(object if row is None or row.result is None else row.result, answer)
+        except codec.DecodeError as error:
+            raise InvalidInputResponse(
+                -32602, f"the answer to question {question_key!r} is no valid {name} result: {error}"
+            ) from None
+
+    async def ask_encoded(self, name: str, params: Raw, key: str | None) -> Raw:
+        """Ask a question of another server, and return the answer as it is. Raise `PeerError`."""
+        return (await self._ask(name, params, None, None, key))[0]
+
+    async def _ask(
+        self, name: str, params: Any, needs: str | None, timeout: float | None, key: str | None
+    ) -> tuple[Raw, str]:
+        """Return the answer to a question, undecoded, and the key of the question."""
         row = find_method(name)
         if row is None or row.result is None or row.capability not in INPUT_CAPABILITIES:
             raise ClientLacksCapability(name)
@@ -412,12 +459,7 @@ class TaskRunner:
         if question_key in self.record.refusals:
             error = self.record.refusals[question_key]
             raise PeerError(error.code, error.message, error.data)
-        try:
-            return lenient.read(row.result, self.record.answers[question_key])
-        except codec.DecodeError as error:
-            raise InvalidInputResponse(
-                -32602, f"the answer to question {question_key!r} is no valid {name} result: {error}"
-            ) from None
+        return self.record.answers[question_key], question_key
 
     def _encode_params(self, params: Any) -> Raw:
         return codec.to_raw(project(params, Revision(self.caller.revision)))
@@ -454,6 +496,10 @@ class TaskRunner:
         for key, waiting in self._answer_waiters.items():
             if (key in record.answers or key in record.refusals) and not waiting.done():
                 waiting.set_result(Raw(b""))
+
+
+def _is_error(result: CallToolResult | Raw) -> bool:
+    return _decode_head(result).is_error if isinstance(result, Raw) else result.is_error
 
 
 def _first_text(result: CallToolResult) -> str | None:
