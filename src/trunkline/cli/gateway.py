@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, end_interrupted_line
 from trunkline.cli.connection import split_pairs
-from trunkline.cli.run import add_listener_options, add_transport_options, find_settings
+from trunkline.cli.run import add_listener_options, add_transport_options, find_settings, read_listener_options
 from trunkline.cli.store_location import make_store
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.config import Settings, has_log_variable
@@ -65,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    given = read_listener_options(options)
     gateway = _make_gateway(options)
     if gateway.server.settings.log_level is None and not has_log_variable() and not logging.getLogger().handlers:
         logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
@@ -72,8 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         from trunkline.event_loop import run
 
         return run(_check(gateway))
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("host", "port", "path", "uds")}
-    gateway.server.run(options.transport, **{name: value for name, value in given.items() if value is not None})
+    gateway.server.run(options.transport, **given)
     end_interrupted_line()
     return EXIT_OK
 

@@ -11,7 +11,8 @@ from trunkline.cli.commands import EXIT_OK, end_interrupted_line
 from trunkline.cli.loading import load_server
 from trunkline.cli.message_log import MessageLog
 from trunkline.cli.store_location import is_redis_url, make_store, resolve_location
-from trunkline.config import Settings, SettingSource, read_settings
+from trunkline.config import CertificateFiles, Settings, SettingSource, read_settings
+from trunkline.errors import MisuseError
 from trunkline.server.run.importing import Overrides
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "configure",
     "configure_dev",
     "find_settings",
+    "read_listener_options",
 ]
 
 SETTINGS_FILE: Final = "trunkline.toml"
@@ -36,6 +38,7 @@ examples:
   trunkline run calculator.py --http --reload            # new code at every change; clients stay connected
   trunkline run calculator.py --http --reload --workers 4
   trunkline run calculator.py --tcp --port 9000 --work-timeout 20
+  trunkline run calculator.py --http --port 8443 --cert server.pem --key server.key
 
 Every setting is an option, such as --work-timeout; `trunkline settings` lists them. Settings come from options, from
 TRUNKLINE_… variables, from trunkline.toml in the current folder, and from the program, in this order.
@@ -89,10 +92,32 @@ def add_listener_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="port to listen on (8000 for HTTP)")
     parser.add_argument("--path", help="path of the endpoint (/mcp), or of the socket with --unix")
     parser.add_argument("--uds", metavar="FILE", help="serve HTTP on this Unix socket")
+    parser.add_argument("--cert", metavar="FILE", help="serve over TLS with the certificates of this PEM file")
+    parser.add_argument("--key", metavar="FILE", help="private key of --cert, if that file does not have it")
     parser.add_argument(
         "--store", metavar="URL-OR-PATH", help="SQLite file, Redis URL or env:NAME, for sessions and tasks"
     )
     add_setting_options(parser)
+
+
+def read_listener_options(options: argparse.Namespace, *others: str) -> dict[str, Any]:
+    """Return the arguments of `Server.run` besides the transport. Raises `MisuseError` for an option that the transport
+    does not use."""
+    from trunkline.server.run.process import TRANSPORT_OPTIONS
+
+    given = {name: getattr(options, name) for name in ("host", "port", "path", "uds", *others)}
+    if options.cert is not None:
+        given["tls"] = CertificateFiles(options.cert, options.key)
+    elif options.key is not None:
+        raise MisuseError("--key needs --cert")
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in TRANSPORT_OPTIONS[options.transport]:
+            used = " or ".join(f"--{kind}" for kind, names in TRANSPORT_OPTIONS.items() if name in names)
+            raise MisuseError(f"--{'cert' if name == 'tls' else name} needs {used}")
+    if options.transport == "unix" and "path" not in given:
+        raise MisuseError("--unix needs the path of the socket: --path /run/server.sock")
+    return given
 
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
@@ -119,6 +144,7 @@ def find_settings(options: argparse.Namespace) -> dict[str, SettingSource]:
 def _run(options: argparse.Namespace) -> int:
     if options.store is not None:
         is_redis_url(resolve_location(options.store))  # fails here, and not while the program is imported
+    given = read_listener_options(options, "workers")
     log = MessageLog() if options.messages else None
     overrides = Overrides(
         {name: setting.value for name, setting in find_settings(options).items()},
@@ -131,9 +157,8 @@ def _run(options: argparse.Namespace) -> int:
         server = load_server(options.server, overrides)
     if log is not None:
         server.middleware(log.show_contents)
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("host", "port", "path", "uds", "workers")}
     with _reloading(server, options, overrides) if options.reload else contextlib.nullcontext():
-        server.run(options.transport, **{name: value for name, value in given.items() if value is not None})
+        server.run(options.transport, **given)
     end_interrupted_line()
     return EXIT_OK
 

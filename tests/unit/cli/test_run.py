@@ -10,9 +10,11 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.limits import PATIENCE
+from tests.spec.certificates import Pair, shown_at
 from tests.unit.cli.commands import trunkline
 
 from trunkline import Client, Context, Server
@@ -206,13 +208,27 @@ async def test_store_option_makes_sessions_durable(program: Path, tmp_path: Path
         assert store.exists()
 
 
+async def test_certificate_is_shown_to_clients(program: Path, tmp_path: Path) -> None:
+    pair = Pair("shop")
+    pair.write(tmp_path)
+    files = ("--cert", str(tmp_path / "server.pem"), "--key", str(tmp_path / "server.key"))
+    async with serving("run", str(program), "--http", "--port", "0", *files) as (url, _):
+        address = urlsplit(url)
+        assert address.scheme == "https"
+        assert await asyncio.to_thread(shown_at, address.port) == pair.shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--reload", "--workers", "2"], "workers"),
+        (["--reload", "--workers", "2"], "trunkline: --workers needs --http\n"),
+        (["--unix"], "trunkline: --unix needs the path of the socket"),
+        (["--tcp", "--uds", "x"], "trunkline: --uds needs --http\n"),
+        (["--key", "x"], "trunkline: --key needs --cert\n"),
+        (["--cert", "none.pem"], "trunkline: --cert needs --http or --tcp\n"),
         (["--max-calls", "x"], "--max-calls must be a whole number"),
         (["--settings", "none.toml"], "cannot read settings from none.toml"),
-        (["--port", "1"], "port"),
+        (["--port", "1"], "trunkline: --port needs --http or --tcp\n"),
         (["--store", "http://x"], "trunkline: no store has URLs that begin with http://"),
     ],
 )

@@ -222,7 +222,7 @@ async def test_check_shows_the_states_of_all_backends(tmp_path: Path) -> None:
         (["--no-commands", "--allow-command", "x"], 0o600, "leave one of them out"),
         (["--no-pins", "--pins", "x"], 0o600, "leave one of them out"),
         (["--input", "token"], 0o600, "--input ID=VALUE"),
-        (["--port", "5"], 0o600, "does not use port"),
+        (["--port", "5"], 0o600, "--port needs --http or --tcp"),
         (["--work-timeout", "x"], 0o600, "work-timeout"),
     ],
 )

@@ -46,7 +46,7 @@ USAGE_ERROR: Final = 2
 """Exit code for wrong options, or an address that is not available."""
 
 _FAILURE: Final = 1
-_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+TRANSPORT_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "stdio": frozenset(),
     "http": frozenset({"host", "port", "path", "tls", "workers", "uds", "systemd"}),
     "tcp": frozenset({"host", "port", "tls", "systemd"}),
@@ -60,6 +60,7 @@ _PORTS: Final = range(1 << 16)
 _EVENT_LOOP_PATHS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 
 __all__ = [
+    "TRANSPORT_OPTIONS",
     "USAGE_ERROR",
     "build_address",
     "check_no_loop",
@@ -112,13 +113,13 @@ def exit_on_startup_error() -> Generator[None]:
 def build_address(transport: Any, **given: Any) -> str | None:
     """Return the address to listen at for the options of `run()`; None for stdio. Raises `MisuseError` for an unknown
     transport, and for options that it does not use or that are invalid."""
-    if not isinstance(transport, str) or transport not in _OPTIONS:
-        known = f"transport {transport!r} is not one of: {', '.join(_OPTIONS)}."
+    if not isinstance(transport, str) or transport not in TRANSPORT_OPTIONS:
+        known = f"transport {transport!r} is not one of: {', '.join(TRANSPORT_OPTIONS)}."
         raise MisuseError(known + _suggest_transport(transport))
     given = {name: value for name, value in given.items() if value is not None and value is not False}
     for name in given:
-        if name not in _OPTIONS[transport]:
-            used = [kind for kind, options in _OPTIONS.items() if name in options]
+        if name not in TRANSPORT_OPTIONS[transport]:
+            used = [kind for kind, options in TRANSPORT_OPTIONS.items() if name in options]
             with_it = " or ".join(f'run("{kind}", {name}=…)' for kind in used)
             raise MisuseError(f'transport "{transport}" does not use {name}=; write {with_it}, or leave it out')
     _check_options(given)
@@ -149,7 +150,7 @@ def _suggest_transport(transport: Any) -> str:
         return ""
     if transport.lower() in _HTTP_ALIASES:
         return ' "http" serves Streamable HTTP, HTTP+SSE and WebSocket at one address.'
-    return did_you_mean(transport, _OPTIONS)
+    return did_you_mean(transport, TRANSPORT_OPTIONS)
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
