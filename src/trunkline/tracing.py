@@ -22,7 +22,12 @@ _log: Final = logging.getLogger("trunkline")
 
 
 class Span(Protocol):
-    """A span that has started. Its methods are called on the thread of the event loop."""
+    """A span that has started. Its methods are called on the thread of the event loop; any thread may read the id."""
+
+    @property
+    def trace_id(self) -> str:
+        """The id of its trace, with 32 hexadecimal digits; empty if there is none."""
+        ...
 
     def make_current(self) -> None:
         """Make the span the current one in the context variables of the caller, which ends with them."""

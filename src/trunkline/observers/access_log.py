@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2s
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -16,6 +16,9 @@ from trunkline.errors import MisuseError
 from trunkline.errors.text import printable
 from trunkline.facts import CallEnded, Fact, HttpRefused
 from trunkline.wire.codec import to_json
+
+if TYPE_CHECKING:
+    from trunkline.tracing import Span
 
 __all__ = ["ACCESS_LOGGER", "AccessLog"]
 
@@ -111,7 +114,6 @@ class AccessLog:
         log.handle(log.makeRecord(ACCESS_LOGGER, logging.INFO, __file__, 0, line, (), None, "on"))
 
     def _describe(self, fact: CallEnded) -> _Line:
-        trace = None if fact.traceparent is None else _TRACE_ID.fullmatch(fact.traceparent)
         return _Line(
             method=_escape(fact.method) or "-",
             outcome=fact.outcome,
@@ -128,8 +130,16 @@ class AccessLog:
             revision=fact.revision,
             session=fact.session,
             principal=None if fact.principal is None else self._show_principal(fact.principal),
-            trace=None if trace is None else trace[1],
+            trace=_find_trace(fact),
         )
+
+
+def _find_trace(fact: CallEnded) -> str | None:
+    """Return the id of the trace of a request: that of its span, or the one that the client has stated."""
+    if fact.span is not None and (ident := cast("Span", fact.span).trace_id):
+        return ident
+    found = None if fact.traceparent is None else _TRACE_ID.fullmatch(fact.traceparent)
+    return None if found is None else found[1]
 
 
 @lru_cache(_CACHED)

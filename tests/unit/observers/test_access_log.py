@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from opentelemetry.trace import NoOpTracerProvider
 from tests.limits import PATIENCE
+from tests.telemetry import Telemetry, trace_of
 from tests.unit.transports.http.asgi import hosted
 
-from trunkline import Server
+from trunkline import OpenTelemetry, Server
 from trunkline.auth import Principal
 from trunkline.errors import MisuseError
 from trunkline.facts import CallEnded
@@ -115,6 +117,29 @@ def test_invalid_trace_context_is_left_out(lines: Any) -> None:
     for invalid in ("no trace", f"00-{TRACE}-x", TRACE):
         AccessLog().on(replace(ENDED, traceparent=invalid))
     assert not any("trace" in line for line in lines())
+
+
+async def test_line_of_a_traced_server_has_the_trace_of_its_span(lines: Any) -> None:
+    telemetry = Telemetry()
+    server = Server("traced", observers=[AccessLog(), telemetry.observer()])
+    server.add_tool(lambda: None, name="nothing")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.request("tools/list", {"_meta": {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}})
+    await server.aclose()
+    own, stated = (trace_of(telemetry.one(name)) for name in ("initialize", "tools/list"))
+    assert [line.rpartition(" trace=")[2] for line in lines()] == [own, stated]
+    assert stated == TRACE != own
+
+
+async def test_line_has_the_stated_trace_if_no_sdk_is_configured(lines: Any) -> None:
+    server = Server("traced", observers=[AccessLog(), OpenTelemetry(tracer_provider=NoOpTracerProvider())])
+    server.add_tool(lambda: None, name="nothing")
+    async with RawPeer(server) as peer:
+        await peer.initialize()
+        await peer.request("tools/list", {"_meta": {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}})
+    await server.aclose()
+    assert ["trace=" in line for line in lines()] == [False, True]
 
 
 def test_pings_are_logged_on_demand(lines: Any) -> None:

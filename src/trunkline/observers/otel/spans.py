@@ -61,6 +61,12 @@ class OtelSpan:
         """The context in which the span is the current one."""
         return self._context
 
+    @property
+    def trace_id(self) -> str:
+        """The id of its trace; empty without an SDK."""
+        context = self.span.get_span_context()
+        return f"{context.trace_id:032x}" if context.trace_id else ""
+
     def make_current(self) -> None:
         """Make the span the current one in the context variables of the caller."""
         attach(self._context)
