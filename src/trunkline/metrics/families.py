@@ -33,9 +33,12 @@ __all__ = [
     "MEMORY_BYTES",
     "OBSERVER_BLOCKED",
     "OBSERVER_FAILURES",
+    "PROCESSES_BUSY",
     "QUEUED_CALLS",
     "QUEUED_FACTS",
     "QUEUED_JOBS",
+    "QUEUED_PROCESS_JOBS",
+    "QUEUED_RECEIPTS",
     "RATE_EXCEEDED",
     "RESTARTS",
     "SERIES_OMITTED",
@@ -131,6 +134,9 @@ TASKS_ENDED: Final = _counter("tasks_ended", "Tasks that ended.", "state")
 QUEUED_CALLS: Final = _gauge("queued_calls", "Requests that wait for their handler to start.")
 QUEUED_JOBS: Final = _gauge("queued_jobs", "Plain functions that wait for a thread.")
 THREADS_BUSY: Final = _gauge("threads_busy", "Threads that run plain functions.")
+QUEUED_PROCESS_JOBS: Final = _gauge("queued_process_jobs", "Calls of tools that wait for a process.")
+PROCESSES_BUSY: Final = _gauge("processes_busy", "Processes that run tools.")
+QUEUED_RECEIPTS: Final = _gauge("queued_receipts", "Receipts that wait to be written.")
 QUEUED_FACTS: Final = _gauge("queued_facts", "Facts that wait for an observer.")
 
 # Store and cluster.

@@ -978,6 +978,8 @@ class ServerRuntime:
             observers=self._components.observers,
             cluster=None if shared is None else shared.cluster,
             threads=None if shared is None else shared.threads,
+            processes=self._processes,
+            receipts=self._receipts,
             tasks=() if self._tasks is None else self._tasks.runners,
             breakers=self._lazy_breakers or (),
             durable_sessions=None if shared is None else shared.durable_sessions,

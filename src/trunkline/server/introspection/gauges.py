@@ -12,9 +12,11 @@ from trunkline.version import __version__
 
 if TYPE_CHECKING:
     from trunkline.facts import Observers
+    from trunkline.receipts.writer import ReceiptWriter
     from trunkline.rpc.threads import ThreadPool
     from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.connections import ConnectionSet
+    from trunkline.server.processes.pool import ProcessPool
     from trunkline.server.resilience.circuit_breaker import CircuitBreaker
     from trunkline.server.sessions.durable import DurableSessions
     from trunkline.server.tasks.runner import TaskRunner
@@ -39,6 +41,8 @@ def read_gauges(
     observers: "Observers",
     cluster: "Cluster | None",
     threads: "ThreadPool | None",
+    processes: "ProcessPool | None",
+    receipts: "ReceiptWriter | None",
     tasks: "Iterable[TaskRunner]",
     breakers: "Iterable[CircuitBreaker]",
     durable_sessions: "DurableSessions | None",
@@ -50,6 +54,11 @@ def read_gauges(
     yield Reading(f.LISTEN_STREAMS, (), listen_streams)
     yield Reading(f.QUEUED_JOBS, (), 0 if threads is None else threads.queued)
     yield Reading(f.THREADS_BUSY, (), 0 if threads is None else threads.busy)
+    if processes is not None:
+        yield Reading(f.QUEUED_PROCESS_JOBS, (), processes.queued)
+        yield Reading(f.PROCESSES_BUSY, (), processes.busy)
+    if receipts is not None:
+        yield Reading(f.QUEUED_RECEIPTS, (), receipts.queued)
     yield Reading(f.QUEUED_FACTS, (), observers.queued)
     states = Counter(runner.record.state for runner in tasks)
     for state in _RUNNING:

@@ -19,6 +19,7 @@ from trunkline import Client, Context, Server, Settings, TaskPolicy
 from trunkline.errors import ConfigError, PeerError, RegistrationError, RequestTimeout, ToolFailed
 from trunkline.facts import HandlerFailed
 from trunkline.observers.otel.spans import OtelTracer
+from trunkline.server.introspection.process_state import QueueSummary
 from trunkline.testing import RecordingObserver
 
 
@@ -83,12 +84,16 @@ async def test_busy_function_is_killed_when_its_call_ends(tmp_path: Path, how: s
 
 
 async def test_call_cancelled_while_it_waits_leaves_the_others_alone(tmp_path: Path) -> None:
-    server, path = make_server(computing.spin, computing.add, max_processes=1), tmp_path / "pid"
+    server, path = make_server(computing.spin, computing.add, max_processes=1, metrics=True), tmp_path / "pid"
+    await server.start()
     async with Client(server) as client:
         spinning = asyncio.create_task(client.call_tool("spin", {"path": str(path)}))
         await written(path)
         waiting = [asyncio.create_task(client.call_tool("add", {"a": number})) for number in range(3)]
         await client.ping()
+        assert QueueSummary("processes", waiting=3, running=1) in server.describe().queues
+        counted = {"trunkline_queued_process_jobs 3", "trunkline_processes_busy 1"}
+        assert counted <= {*server.metrics_text().splitlines()}
         waiting[0].cancel()
         spinning.cancel()
         await asyncio.wait([spinning, waiting[0]])
