@@ -107,7 +107,7 @@ def decoding(server: Server) -> Callable[[], object]:
     validation.
     """
     read_params = codec.json_decoder(CallToolParams)  # as the dispatcher does
-    tools, decode = server.tools.live, codec.decode
+    tools, decode = server.tools.live, codec.decode_request  # as the channel of a server does
 
     def action() -> object:
         params = read_params(decode(CALL).params)

@@ -96,6 +96,21 @@ def test_valid_json_is_never_parse_error(value: Any) -> None:
     assert all(not isinstance(part, Malformed) or part.code in {-32600, -32602} for part in found)
 
 
+escaped = b'{"jsonrpc":"2.0","id":1,"\\u006dethod":"a","params":{}}'
+
+
+@pytest.mark.row("P07", "P18")
+@given(st.one_of(st.binary(max_size=64), messages.map(codec.encode), nearly.map(codec.to_json)))
+@example(b"[" * 50_000)
+@example(escaped)
+@example(b'{"jsonrpc":"2.0","id":1,"method":"a","params":[{}]}')
+@example(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"\xff":1}}')
+@example(b'{"jsonrpc":"2.0","id":1,"params":[{}],"method":"a","x":{"y":{}}}')
+@example(b'{"jsonrpc":"2.0","params":[],"id":1,"method":"a"}')
+def test_decoder_for_requests_gives_the_same_messages(frame: bytes) -> None:
+    assert codec.decode_request(frame) == codec.decode(frame)
+
+
 @pytest.mark.row("P08", "P09", "P11", "P12")
 @given(nearly)
 def test_object_is_message_iff_it_follows_rules(value: dict[str, Any]) -> None:

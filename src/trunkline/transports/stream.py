@@ -12,8 +12,8 @@ from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Oversized, Receiver, limit_setting
-from trunkline.wire.codec import decode, decode_strict, encode, encode_into
-from trunkline.wire.framing import ForeignProtocol, Framing, LengthFramer, LineFramer, detect
+from trunkline.wire.codec import decode_strict, encode, encode_into
+from trunkline.wire.framing import ForeignProtocol, Frame, Framing, LengthFramer, LineFramer, detect
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
 __all__ = ["DrainSignal", "FramingName", "Sink", "Source", "StreamChannel"]
@@ -81,20 +81,20 @@ class StreamChannel:
         strict: bool = False,
         read_while_blocked: bool = False,
         write_first: bool = False,
-        unique_members: bool = True,
+        decode: Callable[[Frame], Incoming] = decode_strict,
     ) -> None:
         """`framing` is the framing of outgoing messages; by default that of the peer, and lines until it is known. A
         `Framing` object also applies to incoming messages. `strict` closes the channel if the peer's first bytes are
         not a message; otherwise they count as an invalid message. `read_while_blocked` continues to read while too
         much is unsent: a client needs that, or both sides could wait for each other to read. `write_first` writes the
         first message after a delivery at once instead of in the next turn of the loop, which suits a client: it often
-        sends no other. `unique_members` rejects messages with duplicate members in an object; it is for streams that
-        an intermediary may parse as well."""
+        sends no other. `decode` decodes a frame; the default rejects messages with duplicate members in an object, for
+        the sake of intermediaries that may parse the stream as well."""
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
         self._origin = origin or MessageOrigin()
-        self._decode = decode_strict if unique_members else decode
+        self._decode = decode
         self._max_frame = max_frame
         self._max_line = max_frame + 1  # including the newline
         custom = None if isinstance(framing, str) else framing

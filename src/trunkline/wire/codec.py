@@ -43,6 +43,7 @@ __all__ = [
     "DecodeError",
     "DecodedJson",
     "decode",
+    "decode_request",
     "decode_response",
     "decode_strict",
     "decoder",
@@ -172,6 +173,18 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         return _malformed_frame(frame, f"not UTF-8: {error.reason} at byte {error.start}", whole=True)
     except (DecodeError, RecursionError):
         return _diagnose(frame)
+
+
+def decode_request(frame: bytes | TooLarge | BadFrame) -> Incoming:
+    """Decode a frame as `decode` does; faster for a request, and slower for anything else."""
+    if type(frame) is bytes and len(frame) < LONG_THRESHOLD and frame.isascii():
+        try:
+            request = _read_request(frame)
+        except (DecodeError, RecursionError):
+            return decode(frame)
+        if type(request) is Request and (frame.endswith(b"}}") or request.params is UNSET):
+            return request
+    return decode(frame)
 
 
 def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:

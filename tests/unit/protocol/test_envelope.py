@@ -86,7 +86,9 @@ def test_client_info_is_optional(info: Any) -> None:
         (raw({"_meta": meta()}), True, True),
         (raw({"_meta": {f"{PREFIX}protocolVersion": 5}}), True, True),
         (raw({"arguments": {"text": f"{PREFIX}protocolVersion"}}), True, False),
-        (raw({"_meta": [f"{PREFIX}protocolVersion"]}), True, False),
+        (raw({"_meta": [f"{PREFIX}protocolVersion", 1]}), True, False),
+        (raw({"_meta": [f"{PREFIX}protocolVersion"]}), False, False),  # too short for an envelope
+        (raw({"_meta": {f"{PREFIX}protocolVersion": 0}}), True, True),  # the shortest one
     ],
 )
 def test_key_inside_string_is_no_envelope(params: Any, carried: bool, held: bool) -> None:

@@ -96,7 +96,9 @@ def _call(connection: Connection, call: IncomingRequest, params: CallToolParams)
         return run_if_authorized(
             connection, call, asked, partial(run_within_rate, _run, entry, connection, call, params)
         )
-    return run_within_rate(_run, entry, connection, call, params)
+    if entry.rate is not None:
+        return run_within_rate(_run, entry, connection, call, params)
+    return _run(entry, connection, call, params)
 
 
 def run_within_rate(
@@ -129,7 +131,11 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
         dialect = choose_dialect(entry, connection, call, params)
         if dialect is not None:
             return _run_as_task(dialect, entry, connection, call, params)
-    arguments = decode_arguments(entry, params)
+    given = params.arguments
+    try:  # as `decode_arguments` does: this is the way of most calls
+        arguments = entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
+    except (DecodeError, RecursionError) as error:
+        arguments = _decode_leniently(entry, given, error)
     context = Context(connection, call) if entry.handler.wants_context else None
     if meta is not None and IDEMPOTENCY_KEY in meta:
         from trunkline.server.idempotency.tool_calls import run_once
@@ -319,9 +325,13 @@ def decode_arguments(entry: ToolEntry, params: CallToolParams) -> Any:
     try:
         return entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
     except (DecodeError, RecursionError) as error:
-        given = original_json(given)
-        missing = bytes(given) == b"null"  # some clients send it for no arguments
-        return _decode_no_arguments(entry) if missing else entry.decode_leniently(given, error)
+        return _decode_leniently(entry, given, error)
+
+
+def _decode_leniently(entry: ToolEntry, given: Any, error: Exception) -> Any:
+    raw = original_json(given)
+    missing = bytes(raw) == b"null"  # some clients send it for no arguments
+    return _decode_no_arguments(entry) if missing else entry.decode_leniently(raw, error)
 
 
 def _decode_no_arguments(entry: ToolEntry) -> object:

@@ -28,6 +28,7 @@ from trunkline.transports.stdio.exit_watch import watch_exit
 from trunkline.transports.stdio.fd_stream import open_reader, open_writer
 from trunkline.transports.stdio.stderr_tail import StderrTail
 from trunkline.transports.stream import FramingName, StreamChannel
+from trunkline.wire import codec
 
 __all__ = ["Command"]
 
@@ -87,7 +88,7 @@ class Command:
             framing=self._framing,
             read_while_blocked=True,
             write_first=True,
-            unique_members=False,
+            decode=codec.decode,
         )
         stderr_tail = StderrTail(settings.stderr_kept, self._on_stderr and partial(_call_on_stderr, self._on_stderr))
         child = _ServerProcess(process, channel, stderr_tail, settings.stop_timeout)

@@ -20,6 +20,7 @@ from trunkline.config import Settings
 from trunkline.transports.channel import Accept, ChannelClosed, ChannelInfo
 from trunkline.transports.stdio.fd_stream import open_reader, open_writer
 from trunkline.transports.stream import StreamChannel
+from trunkline.wire import codec
 
 __all__ = ["END_OF_INPUT", "claim_stdio", "serve_stdio"]
 
@@ -64,7 +65,7 @@ async def serve_stdio(accept: Accept, settings: Settings, wire_in: int, wire_out
         ChannelInfo("stdio", local=True, sole_peer=True),
         max_frame=settings.stdio_message_size_limit,
         settings=settings,
-        unique_members=False,
+        decode=codec.decode_request,
     )
 
     def broke(error: OSError) -> None:
