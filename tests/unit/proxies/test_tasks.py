@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.limits import PATIENCE
+from tests.modern import enveloped
 from tests.unit.gateway.gateways import make_gateway
 from tests.unit.proxies.test_eras import HANDSHAKE, MODERN, PAIRS, Pair, Teapot
 
@@ -182,6 +183,9 @@ async def test_tool_that_requires_a_task_is_refused_without(behind: str) -> None
         await peer.initialize(revision=HANDSHAKE)
         error = await peer.error("tools/call", {"name": "must", "arguments": {}})
         assert (error["code"], error["data"]["taskSupport"]) == (-32601, "required")
+        if behind == HANDSHAKE:
+            error = await peer.error("tools/call", {"name": "quick", "arguments": {}, "task": {}})
+            assert (error["code"], error["data"]["taskSupport"]) == (-32601, "forbidden")
         assert (await peer.result("tools/call", {"name": "quick", "arguments": {}}))["content"][0]["text"] == "at once"
     await front.aclose()
 
@@ -313,6 +317,22 @@ async def test_limit_of_tasks_in_front_cancels_the_task_behind() -> None:
         await target.cancelled.wait()
 
 
+async def test_removed_backend_of_a_gateway_finishes_its_tasks(tmp_path: Path) -> None:
+    target = Behind()
+    gateway = make_gateway(tmp_path, {"far": target.server}, settings=QUICK)
+    async with asyncio.timeout(PATIENCE), Client(gateway.server) as client:
+        task = await client.start_tool("far__work")
+        while not target.runs:
+            await task.refresh()
+        reloading = asyncio.create_task(gateway.reload({}))
+        while (await client.list_tools()).tools:
+            await asyncio.sleep(0.001)
+        assert not reloading.done()
+        target.released.set()
+        assert (await patient(task)).text == "worked"
+        await reloading
+
+
 # --- other servers ---------------------------------------------------------------------------------------
 
 TASKS = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
@@ -401,6 +421,42 @@ async def test_result_and_messages_of_an_older_server_pass() -> None:
         assert result["_meta"] == {"io.modelcontextprotocol/related-task": {"taskId": task_id}}
 
 
+async def test_result_of_an_older_server_names_no_task_to_a_modern_client() -> None:
+    behind = scripted(modern=False)
+    extensions = {"extensions": {EXTENSION: {}}}
+    async with asyncio.timeout(PATIENCE), RawPeer(proxy(behind, settings=QUICK), patience=PATIENCE) as peer:
+        created = await peer.result("tools/call", enveloped(extensions, name="work", arguments={}))
+        line = behind.line
+        line.reply(await line.request("tools/call"), {"task": {**CREATED, "ttl": 60_000}})
+        meta = {"io.modelcontextprotocol/related-task": {"taskId": "theirs"}, "example/key": 1}
+        line.reply(await line.request("tasks/result"), {**UNKNOWN, "_meta": meta})
+        polling = enveloped(extensions, taskId=created["taskId"])
+        while (task := await peer.result("tasks/get", polling))["status"] == "working":
+            await asyncio.sleep(0.001)
+        assert task["result"] == {"resultType": "complete", **UNKNOWN, "_meta": {"example/key": 1}}
+
+
+async def test_connection_of_a_session_stays_open_until_its_task_ends() -> None:
+    behind = scripted(modern=False)
+    front = proxy(behind, settings=QUICK)
+    await front.start()
+    async with asyncio.timeout(PATIENCE):
+        async with RawPeer(front, patience=PATIENCE) as peer:
+            task_id = await start_raw(peer)
+            line = await behind.connected(2)
+            line.reply(await line.request("tools/call"), {"task": {**CREATED, "ttl": 60_000}})
+            waited = await line.request("tasks/result")
+        async with RawPeer(front, patience=PATIENCE) as other:
+            await other.initialize(revision=HANDSHAKE)
+            assert (await other.result("tasks/get", {"taskId": task_id}))["status"] == "working"
+            assert line.closed is None
+            line.reply(waited, UNKNOWN)
+            assert (await other.result("tasks/result", {"taskId": task_id}))["extra"] is True
+            while line.closed is None:
+                await asyncio.sleep(0.001)
+        await front.aclose()
+
+
 async def test_question_names_the_task_of_its_client() -> None:
     behind = scripted(modern=False)
     async with asyncio.timeout(PATIENCE), RawPeer(proxy(behind, settings=QUICK), patience=PATIENCE) as peer:
@@ -422,6 +478,20 @@ async def test_question_names_the_task_of_its_client() -> None:
         assert question["params"]["_meta"] == {"io.modelcontextprotocol/related-task": {"taskId": task_id}}
         peer.send({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "decline"}})
         assert (await asking)["result"] == {"action": "decline"}
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_task_that_is_cancelled_while_it_starts_is_cancelled_behind(modern: bool) -> None:
+    behind = scripted(modern=modern)
+    async with asyncio.timeout(PATIENCE), RawPeer(proxy(behind, settings=QUICK), patience=PATIENCE) as peer:
+        task_id = await start_raw(peer)
+        line = behind.line if modern else await behind.connected(2)
+        call = await line.request("tools/call")
+        assert (await peer.result("tasks/cancel", {"taskId": task_id}))["status"] == "cancelled"
+        line.reply(call, {**modern_task(), "resultType": "task"} if modern else {"task": {**CREATED, "ttl": 60_000}})
+        cancelled = await line.request("tasks/cancel")
+        assert cancelled["params"]["taskId"] == "theirs"
+        line.reply(cancelled, modern_task(status="cancelled") if modern else {**CREATED, "ttl": 60_000})
 
 
 async def test_interrupted_start_is_not_repeated(tmp_path: Path) -> None:
