@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, end_interrupted_line
 from trunkline.cli.connection import split_pairs
-from trunkline.cli.run import add_listener_options, add_transport_options, find_settings, read_listener_options
+from trunkline.cli.run import (
+    add_listener_options,
+    add_transport_options,
+    add_workers_option,
+    find_settings,
+    read_listener_options,
+)
 from trunkline.cli.store_location import make_store
 from trunkline.cli.terminal import Terminal, escape
 from trunkline.config import Settings, has_log_variable
@@ -23,6 +29,7 @@ _EXAMPLES: Final = """\
 examples:
   trunkline gateway mcp.json                             # on stdio, for a host that starts it
   trunkline gateway mcp.json --http --port 8000          # http://127.0.0.1:8000/mcp
+  trunkline gateway mcp.json --http --workers 4          # four processes, each with connections of its own
   trunkline gateway mcp.json --check                     # start all backends, show their states, and end
   trunkline gateway mcp.json --allow-command uvx --allow-command "npx -y some-server"
   kill -HUP PID                                          # read mcp.json again; unchanged backends stay connected
@@ -42,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="mcpServers of Claude and others, or servers of VS Code")
     add_transport_options(parser)
     add_listener_options(parser)
+    add_workers_option(parser)
     parser.add_argument("--name", default="gateway", help="name of the server (gateway)")
     parser.add_argument(
         "--allow-command",
@@ -65,7 +73,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    given = read_listener_options(options)
+    if options.check and options.workers is not None:
+        raise MisuseError("--check starts the backends once; leave --workers out")
+    given = read_listener_options(options, "workers")
     gateway = _make_gateway(options)
     if gateway.server.settings.log_level is None and not has_log_variable() and not logging.getLogger().handlers:
         logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)

@@ -55,10 +55,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="FILE.py[:OBJECT] or MODULE[:OBJECT]; OBJECT may be make()")
     add_transport_options(parser)
     add_listener_options(parser)
-    parser.add_argument("--workers", metavar="N", type=int, help="number of processes that serve HTTP together")
+    add_workers_option(parser)
     parser.add_argument("--reload", action="store_true", help="load the code again when a source file changes")
     parser.epilog = _EXAMPLES
     parser.set_defaults(run=_run, messages=False)
+
+
+def add_workers_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the number of processes."""
+    parser.add_argument("--workers", metavar="N", type=int, help="number of processes that serve HTTP together")
 
 
 def configure_dev(parser: argparse.ArgumentParser) -> None:

@@ -110,6 +110,7 @@ class Gateway:
         self._supervisor: Supervisor | None = None  # while the server is started
         self._starting: asyncio.Task[None] | None = None  # the wait of the first lists
         self._reloading = asyncio.Lock()
+        self._read_by = os.getpid()
         read = self._read(servers)
         names = {definition.name for definition in read.definitions}
         for unknown in {*self._given_options, *self._credentials} - names:
@@ -204,6 +205,14 @@ class Gateway:
             _log.error("the configuration was not reloaded: %s", error)
         else:
             _log.warning("the configuration was reloaded: %s", ", ".join(self._backends) or "no backends")
+
+    async def _read_in_worker(self) -> None:
+        """Read the configuration that another process has read before it was forked: it may have changed since."""
+        self._read_by = os.getpid()
+        try:
+            await self.reload()
+        except TrunklineError as error:
+            _log.error("the configuration of the first start is used: %s", error)
 
     def _read(self, servers: Any) -> "_ReadConfig":
         """Read a configuration. Raises `ConfigError` if it cannot be used."""
@@ -343,9 +352,12 @@ class Gateway:
     async def _lifespan(self, server: Server) -> AsyncIterator[None]:
         """Run the backends while the server is started."""
         policy = RestartPolicy.for_children(self._settings)
-        self._supervisor = Supervisor(_SUPERVISOR, policy=policy, on_change=self._on_child_changed)
+        supervisor = Supervisor(_SUPERVISOR, policy=policy, on_change=self._on_child_changed)
         self._reloading = asyncio.Lock()
-        server.supervise(_SUPERVISOR, self._supervisor, stop_timeout=None)
+        if self._read_by != os.getpid():
+            await self._read_in_worker()
+        self._supervisor = supervisor
+        server.supervise(_SUPERVISOR, supervisor, stop_timeout=None)
         server.supervise(_APPROVALS, self._watch_approvals, restart="transient")
         try:
             # One after another: cached lists then have the order of the configuration, which models notice.

@@ -87,16 +87,18 @@ class WorkerSupervisor:
         report: Callable[[str], None],
         *,
         certificate: "Certificate | None" = None,
+        reloads: bool = False,
         reload_code: Callable[[], bool] | None = None,
         reopen: Callable[[int], socket.socket] | None = None,
         on_restart: Callable[[str], object] | None = None,
     ) -> None:
         """The supervisor owns and closes the sockets `listeners`, which listen already. Connections that wait for a
-        worker leave `reserve` free. `report` prints a message for the operator. With a `certificate`, SIGHUP makes the
-        workers load their certificate files again, instead of ending the process. `reload_code` loads changed code into
-        this process, for workers that start later, and returns whether the running ones have to load it. `reopen` opens
-        the listener with a number again, after its socket has died; it raises OSError if that is not possible.
-        `on_restart` is called with "worker" or "listener" when one has to be started again."""
+        worker leave `reserve` free. `report` prints a message for the operator. With a `certificate`, or if
+        the workers have something else that `reloads`, SIGHUP makes them load it again, instead of ending the process.
+        `reload_code` loads changed code into this process, for workers that start later, and returns whether the
+        running ones have to load it. `reopen` opens the listener with a number again, after its socket has died; it
+        raises OSError if that is not possible. `on_restart` is called with "worker" or "listener" when one has to be
+        started again."""
         self._reopen = reopen
         self._on_restart = on_restart
         self._certificate = certificate
@@ -109,7 +111,7 @@ class WorkerSupervisor:
         self._children = ChildTable(policy=options.policy, on_limit="escalate")
         self._listeners = {_LISTENER.format(number): number for number in range(len(listeners))}
         self._workers = {_WORKER.format(number): number for number in range(options.workers)}
-        self._signals = SignalQueue(hangup=certificate is not None)
+        self._signals = SignalQueue(hangup=reloads or certificate is not None)
         self._selector = selectors.DefaultSelector()
         self._pids: dict[int, int] = {}  # of the running workers
         self._channels: dict[int, IpcChannel] = {}  # to the running workers

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,6 +201,42 @@ async def test_hangup_reloads_and_a_killed_gateway_leaves_no_process(tmp_path: P
     await until(lambda: all(map(gone, left)))
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
+async def test_workers_have_backends_of_their_own_and_the_latest_configuration(tmp_path: Path) -> None:
+    bank, other = entry(light(tmp_path / "a")), entry(light(tmp_path / "b"))
+    config = write_config(tmp_path, {"bank": bank})
+
+    async def look(url: str, tool: str) -> int:
+        async with Client(url) as client:
+            while tool not in await tool_names(client):
+                await asyncio.sleep(0.01)
+            return await pid_of(client, tool)
+
+    async with asyncio.timeout(PATIENCE), serving(tmp_path, "gateway", str(config), "--workers", "2") as running:
+        banks = set[int]()
+        while len(banks) < 2:  # connections reach both workers
+            banks.add(await look(running.url, "bank__look"))
+        workers = {parent_of(pid) for pid in banks}
+        assert len(workers) == 2
+        write_config(tmp_path, {"bank": bank, "added": other})
+        running.process.send_signal(signal.SIGHUP)
+        reloaded = set[int]()
+        while len(reloaded) < 2:
+            reloaded.add(parent_of(await look(running.url, "added__look")))
+        assert reloaded == workers
+        os.kill(min(workers), signal.SIGKILL)
+        while reloaded <= workers:  # until the worker that replaces it has answered
+            with suppress(TrunklineError):
+                reloaded.add(parent_of(await look(running.url, "added__look")))
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.process.wait() == 0
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that has started a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+
+
 async def test_check_shows_the_states_of_all_backends(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     servers = {"bank": entry(light(tmp_path / "effects"))}
@@ -223,6 +259,8 @@ async def test_check_shows_the_states_of_all_backends(tmp_path: Path) -> None:
         (["--no-pins", "--pins", "x"], 0o600, "leave one of them out"),
         (["--input", "token"], 0o600, "--input ID=VALUE"),
         (["--port", "5"], 0o600, "--port needs --http or --tcp"),
+        (["--workers", "2"], 0o600, "--workers needs --http"),
+        (["--workers", "2", "--check"], 0o600, "leave --workers out"),
         (["--work-timeout", "x"], 0o600, "work-timeout"),
     ],
 )

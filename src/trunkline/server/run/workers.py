@@ -110,6 +110,7 @@ def run_workers(job: WorkerJob, address: str, count: int) -> None:
             reserve,
             _print_line,
             certificate=certificate,
+            reloads=server.handles_hangup,
             reload_code=None if code is None else code.check,
             reopen=opened.reopen,
             on_restart=job.on_restart,
@@ -191,9 +192,9 @@ async def _serve(job: WorkerJob, listen: Callable[[], Awaitable[Any]], channel: 
         await listen()
 
     stop = asyncio.Event()
-    loop, reload = asyncio.get_running_loop(), job.server.reload_certificates
+    loop, reload = asyncio.get_running_loop(), job.server.hang_up
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    if isinstance(job.tls, CertificateFiles):
+    if isinstance(job.tls, CertificateFiles) or job.server.handles_hangup:
         loop.add_signal_handler(signal.SIGHUP, reload)
     code = _code_reload.get()
     channel.open(stop.set, reload, (lambda: None) if code is None else code.load)
