@@ -69,7 +69,7 @@ async def initialize(line: ProbeContext) -> None:
     """The client declares its capabilities, as far as the revision has them."""
     client = line.client
     assert (client.revision, client.initialized) == (line.revision, True)
-    assert (client.server_info.name, client.server_info.version) == ("official", "1.0")
+    assert (client.server_info.name, client.server_info.version) == ("everything", "1.0")
     assert client.instructions == "Try everything."
     [message] = line.host.sent("initialize")
     assert message["params"]["clientInfo"] == {"name": "host", "version": "1.0"}
@@ -142,7 +142,7 @@ async def progress_of_server(line: ProbeContext) -> None:
 async def discover(line: ProbeContext) -> None:
     """It replaces the handshake: the client learns the server's identity from it, and sends its own with every request."""
     client = line.client
-    assert (client.revision, client.server_info.name, client.server_info.version) == (MODERN, "official", "1.0")
+    assert (client.revision, client.server_info.name, client.server_info.version) == (MODERN, "everything", "1.0")
     assert client.instructions == "Try everything."
     assert line.host.sent("initialize") == []
     expected: dict[str, Any] = {"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}}
@@ -348,8 +348,8 @@ async def logging_set_level(line: ProbeContext) -> None:
     """Messages below the level are not sent."""
     with line.host.listening("notifications/message") as news:
         await line.client.set_log_level("warning")
-        await line.host.call("log", level="info", said="quiet")
-        await line.host.call("log", level="error", said="loud")
+        await line.host.call("log", level="info", text="quiet")
+        await line.host.call("log", level="error", text="loud")
         assert (await anext(news)).params.level == "error"
         await line.host.nothing_heard(news)
 
@@ -358,9 +358,9 @@ async def logging_set_level(line: ProbeContext) -> None:
 async def log_message(line: ProbeContext) -> None:
     await line.client.set_log_level("debug")
     with line.host.listening("notifications/message") as news:
-        await line.host.call("log", level="notice", said="hello")
+        await line.host.call("log", level="notice", text="hello")
         message = (await anext(news)).params
-    assert (message.level, message.logger, message.data) == ("notice", "official", {"text": "hello"})
+    assert (message.level, message.logger, message.data) == ("notice", "everything", {"text": "hello"})
 
 
 # --- requests of servers to clients ------------------------------------------------------------

@@ -191,5 +191,5 @@ async def test_restarted_server_gets_the_state_of_the_last_one(peer: Peer, revis
         with host.listening("notifications/resources/updated") as updates, host.listening(MESSAGE) as messages:
             await host.call("touch", uri="test://static")
             assert (await anext(updates)).params.uri == "test://static"
-            await host.call("log", level="info", said="quiet")
+            await host.call("log", level="info", text="quiet")
             await host.nothing_heard(messages)

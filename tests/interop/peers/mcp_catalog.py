@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 from mcp import types
 
-NAME, VERSION, INSTRUCTIONS = "official", "1.0", "Try everything."
+NAME, VERSION, INSTRUCTIONS = "everything", "1.0", "Try everything."
 FORM_URL, FORM_ID = "https://example.com/form", "form-1"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 PEOPLE: Final = {"Ada": "lace", "Alan": "machine", "Grace": "compiler"}
@@ -146,6 +146,18 @@ class Offer:
             await call.session.send_progress_notification(call.token, step, steps, f"step {step}", call.ident)
         return "done"
 
+    async def tool_count_in_step(self, call: Call, steps: int) -> str:
+        """Reports progress at every step, and goes on when the client has read it."""
+        for step in range(1, steps + 1):
+            await call.session.send_progress_notification(call.token, step, steps, f"step {step}", call.ident)
+            await self.tool_happened(call, "step read")
+        return "done"
+
+    async def tool_go_on(self, _: Call) -> str:
+        """Confirm that a step has been read."""
+        self.events["step read"].set()
+        return "going on"
+
     async def tool_hang(self, call: Call) -> str:
         """Reports that it has started, and never ends by itself."""
         await call.session.send_progress_notification(call.token, 1, related_request_id=call.ident)
@@ -161,10 +173,10 @@ class Offer:
         del self.events[event]
         return event
 
-    async def tool_log(self, call: Call, level: str, said: str) -> str:
+    async def tool_log(self, call: Call, level: str, text: str) -> str:
         """Logs a message to the client, if its level is high enough."""
         if LEVELS.index(level) >= LEVELS.index(self.level):
-            await call.session.send_log_message(level, {"text": said}, "official", call.ident)
+            await call.session.send_log_message(level, {"text": text}, NAME, call.ident)
         return "logged"
 
     async def tool_touch(self, call: Call, uri: str) -> str:
@@ -211,8 +223,8 @@ class Offer:
         return json.dumps({"text": reply.content.text, "model": reply.model})
 
     async def tool_sample_impatiently(self, call: Call, prompt: str) -> str:
-        """Sample, and cancel the request as soon as the client's model works on it."""
-        with anyio.CancelScope() as scope:
+        """Sample, and cancel the request as soon as the client's model works on it, or when it takes long."""
+        with anyio.move_on_after(1.0) as scope:
 
             async def give_up(*_: object) -> None:
                 scope.cancel()
@@ -234,6 +246,10 @@ class Offer:
 
         await self.sample_watching(call.session, prompt, hear)
         return json.dumps(heard)
+
+    async def tool_sample_attentively(self, call: Call, prompt: str) -> str:
+        """Sample with the client's model, and return the numbers that it has reported as progress."""
+        return json.dumps([number for number, *_ in json.loads(await self.tool_sample_watching(call, prompt))])
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
         """Specific to each version of the SDK."""

@@ -136,7 +136,7 @@ async def progress_of_server(peer: Peer) -> None:
 async def discover(peer: Peer) -> None:
     """It replaces the handshake."""
     contains(peer.connection.handshake["supportedVersions"], peer.revision)
-    equal(plain(peer.session.server_info), {"name": "everything", "version": "1.0"})
+    equal(plain(peer.session.server_info)["name"], "everything")
     equal(peer.session.instructions, "Try everything.")
     equal([message for message in peer.connection.sent_by("client") if message["method"] == "initialize"], [])
 
@@ -259,7 +259,7 @@ async def resources_unsubscribe(peer: Peer) -> None:
 async def prompts_list(peer: Peer) -> None:
     prompts = {prompt["name"]: prompt for prompt in plain(await peer.session.list_prompts())["prompts"]}
     contains(prompts, "greet")
-    equal(prompts["greet"]["arguments"], [{"name": "who", "required": True}])
+    contains(prompts["greet"]["arguments"], {"name": "who", "required": True})
 
 
 @probe("prompts/get to server")
@@ -330,12 +330,12 @@ async def elicitation(peer: Peer) -> None:
     equal(json.loads(await peer.connection.call("elicit", message="decline")), {"action": "decline"})
     equal(json.loads(await peer.connection.call("elicit", message="cancel")), {"action": "cancel"})
     form = peer.connection.asked("elicitation/create")[-1]["params"]["requestedSchema"]
-    equal(sorted(form["properties"]), ["age", "name"])
+    equal(sorted(form["required"]), ["age", "name"])
     if peer.revision >= "2025-11-25":
         equal(await peer.connection.call("elicit_url", message="accept"), "accept")
         asked = peer.connection.asked("elicitation/create")[-1]["params"]
         equal((asked["mode"], asked["url"]), ("url", "https://example.com/form"))
-        equal(asked.get("elicitationId"), None if peer.modern else "form-1")
+        equal(asked.get("elicitationId") is None, peer.modern)
 
 
 @probe("notifications/elicitation/complete to client")

@@ -1,6 +1,6 @@
 // What a server of the official TypeScript SDK offers our client: the same as those in Python (mcp_catalog.py), as far as
 // the modern era has it. Tools return text, JSON where there is more to say.
-const LOG_NAME = "official";
+const LOG_NAME = "everything";
 const PEOPLE = { Ada: "lace", Alan: "machine", Grace: "compiler" };
 const SPARE = { tools: "spare", resources: "test://spare", prompts: "spare" }; // hidden and shown again
 const PNG = Buffer.from("\x89PNG", "latin1").toString("base64");
@@ -43,8 +43,9 @@ const TAKEN = {
   misweigh: { who: "string" },
   show_all: { revision: "string" },
   count: { steps: "integer" },
+  count_in_step: { steps: "integer" },
   happened: { event: "string" },
-  log: { level: "string", said: "string" },
+  log: { level: "string", text: "string" },
   touch: { uri: "string" },
   hide: { kind: "string" },
   show: { kind: "string" },
@@ -109,6 +110,18 @@ export class Offer {
       }
       return text("done");
     },
+    count_in_step: async ({ steps }, request) => {
+      for (let step = 1; step <= steps; step++) {
+        await progress(request, step, { total: steps, message: `step ${step}` });
+        await this.#event("step read").promise;
+        this.#events.delete("step read");
+      }
+      return text("done");
+    },
+    go_on: () => {
+      this.#event("step read").resolve();
+      return text("going on");
+    },
     hang: async (_, request) => {
       await progress(request, 1);
       if (!request.signal.aborted) await new Promise((stop) => request.signal.addEventListener("abort", stop));
@@ -120,7 +133,7 @@ export class Offer {
       this.#events.delete(event);
       return text(event);
     },
-    log: async ({ level, said }, request) => {
+    log: async ({ level, text: said }, request) => {
       await request.log(level, { text: said }, LOG_NAME);
       return text("logged");
     },

@@ -27,7 +27,7 @@ function everything() {
     completions: {},
     logging: {},
   };
-  const server = new Server({ name: "official", version: "1.0" }, { capabilities, instructions: "Try everything." });
+  const server = new Server({ name: "everything", version: "1.0" }, { capabilities, instructions: "Try everything." });
   const handlers = {
     "tools/list": ({ params }) => offer.tools(params?.cursor),
     "tools/call": ({ params }, { mcpReq }) => offer.call(params.name, params.arguments ?? {}, mcpReq),
@@ -42,7 +42,7 @@ function everything() {
   return server;
 }
 
-const bare = () => new Server({ name: "official", version: "1.0" }, { capabilities: {} });
+const bare = () => new Server({ name: "everything", version: "1.0" }, { capabilities: {} });
 const made = process.argv.includes("--bare") ? bare : everything;
 
 /** Serves stdin and stdout; what has changed is said on the one connection there is. */
