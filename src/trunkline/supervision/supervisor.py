@@ -33,7 +33,7 @@ from trunkline.supervision.child_table import (
 )
 from trunkline.supervision.restart_policy import RestartPolicy
 
-__all__ = ["ChildStatus", "Supervised", "Supervisor"]
+__all__ = ["ChildStatus", "DescribesChildren", "Supervised", "Supervisor"]
 
 _SEPARATOR: Final = "/"
 _STOP_TIMEOUT: Final = 10.0  # seconds
@@ -79,6 +79,15 @@ class ChildStatus(Struct, frozen=True):
         """Return the children in the tree that should run and do not: degraded ones, and those that wait for a
         restart."""
         return [each for each in self.walk() if each.state not in _WORKING]
+
+
+@runtime_checkable
+class DescribesChildren(Protocol):
+    """A child that keeps children of its own running without a supervisor, such as a group of clients."""
+
+    def describe_children(self, path: str, /) -> tuple[ChildStatus, ...]:
+        """Return the status of each of them; `path` is that of this child."""
+        ...
 
 
 class _Entry(Struct):
@@ -210,9 +219,13 @@ class Supervisor:
 
     def _status(self, row: ChildRow, *, deep: bool = False) -> ChildStatus:
         child = self._entries[row.name].child
-        below = child.describe().children if deep and isinstance(child, Supervisor) else ()
         path = f"{self.path}{_SEPARATOR}{row.name}"
         pid = getattr(child, "pid", None)
+        below: tuple[ChildStatus, ...] = ()
+        if deep and isinstance(child, Supervisor):
+            below = child.describe().children
+        elif deep and isinstance(child, DescribesChildren):
+            below = child.describe_children(path)
         return ChildStatus(path, child.kind, row.state, row.restarts, row.last_failure, row.since, pid, below)
 
     async def wait_for(self, name: str, *states: ChildState) -> ChildStatus:

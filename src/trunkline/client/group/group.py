@@ -36,6 +36,8 @@ from trunkline.protocol.types import (
     ResourceTemplate,
     Tool,
 )
+from trunkline.supervision.child_table import ChildState
+from trunkline.supervision.supervisor import ChildStatus
 from trunkline.trust.pin_store import PinStore
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class ClientGroup:
     does not affect the others. Names of tools and prompts have the prefix of their member, `weather__forecast`, and so
     have URIs, `weather+file:///today`. `group["weather"]` is the client of a member.
     """
+
+    kind = "group"
 
     def __init__(
         self,
@@ -131,6 +135,24 @@ class ClientGroup:
 
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
+
+    # --- supervision ---------------------------------------------------------------------------
+
+    async def run(self, started: Callable[[], None], /) -> None:
+        """Run as a child of a supervision tree, `server.supervise("clients", group)`: open until it is stopped."""
+        async with self:
+            started()
+            await asyncio.get_running_loop().create_future()
+
+    def describe(self) -> ChildStatus:
+        """Return the states of the group and its members in the words of the supervision tree."""
+        live = any(member.is_open for member in self._members.values())
+        state = ChildState.RUNNING if live else ChildState.STOPPED
+        return ChildStatus(self.kind, self.kind, state, children=self.describe_children(self.kind))
+
+    def describe_children(self, path: str, /) -> tuple[ChildStatus, ...]:
+        """Return the states of the members; `path` is that of the group."""
+        return tuple(member.describe(path) for member in self._members.values())
 
     # --- members -------------------------------------------------------------------------------
 

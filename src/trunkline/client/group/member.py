@@ -18,7 +18,9 @@ from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, ConnectionClosed, MisuseError, TransportError, TrunklineError
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Tool
+from trunkline.supervision.child_table import ChildState
 from trunkline.supervision.restart_policy import GiveUp, History, RestartPolicy, after_failure
+from trunkline.supervision.supervisor import ChildStatus
 from trunkline.trust.pins import BlockedTool
 
 __all__ = ["Member"]
@@ -26,6 +28,14 @@ __all__ = ["Member"]
 _log: Final = logging.getLogger("trunkline")
 _NOT_OPEN: Final = "the group is not open: `async with group:` or `await group.open()` comes first"
 _USABLE: Final = frozenset({MemberState.READY, MemberState.RECONNECTING})
+_CHILD_STATES: Final[Mapping[MemberState, ChildState]] = {
+    MemberState.NOT_STARTED: ChildState.STOPPED,
+    MemberState.CONNECTING: ChildState.STARTING,
+    MemberState.READY: ChildState.RUNNING,
+    MemberState.RECONNECTING: ChildState.STARTING,
+    MemberState.FAILED: ChildState.BACKOFF,
+    MemberState.CLOSED: ChildState.STOPPED,
+}
 
 
 class Member:
@@ -75,12 +85,27 @@ class Member:
         return MAX_NAME - len(self.prefix) - 2
 
     @property
+    def is_open(self) -> bool:
+        """Whether the member is started, or may be."""
+        return self._open
+
+    @property
     def client(self) -> Client:
         """The client, open or not. Raises `MisuseError` if the target of the member cannot be used."""
         if self._client is None:
             self._client = self._make_client(on_failed=self._on_failed, on_phase=self._on_phase)
             self._client.on("notifications/tools/list_changed", lambda _: self._mark_changed())
         return self._client
+
+    def describe(self, path: str) -> ChildStatus:
+        """Return the state of the member in the words of the supervision tree. One that has failed and is not tried
+        again is degraded."""
+        state = _CHILD_STATES[self.state]
+        if state is ChildState.BACKOFF and (self._task is None or self._task.done()):
+            state = ChildState.DEGRADED
+        failure = "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
+        restarts = 0 if self._client is None else self._client.losses
+        return ChildStatus(f"{path}/{self.name}", "connection", state, restarts, failure)
 
     def set_tools(self, tools: list[Tool]) -> None:
         """Store the tools as listed. The first of two with the same altered name counts."""
