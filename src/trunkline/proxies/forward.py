@@ -132,6 +132,7 @@ class Forwarder:
 
     def __init__(self, info: Implementation, state_lifetime: float, policy: ForwardingPolicy) -> None:
         self.policy = policy
+        self.guard = policy.guard
         self.backends: Backends | None = None  # while the proxy is started
         self.blocked: Mapping[str, str] = {}  # reasons, by the names of tools; a call may have waited since its lookup
         self.dialogues = Dialogues(state_lifetime)
@@ -228,14 +229,9 @@ class Forwarder:
         timed = call.deadline is not None  # by the client or its entry; otherwise each hop has its default
         return ForwardedCall(self, FrontCall(connection, call, timed), params, repeatable)
 
-    @property
-    def guard(self) -> RequestGuard | None:
-        """The guard of all requests, if there is one."""
-        return self.policy.guard
-
     async def run(self, front: FrontCall, params: Any, repeatable: Repeatable) -> Raw:
         """Forward a request once it is admitted, and return its result."""
-        guard = self.policy.guard
+        guard = self.guard
         try:
             permit = None if guard is None else await guard.admit()
         except TrunklineError as error:
@@ -244,7 +240,7 @@ class Forwarder:
 
     async def finish(self, permit: Any, front: FrontCall, sending: Coroutine[Any, Any, Raw]) -> Raw:
         """Return the result of a request that was admitted. Raises its error in the form for the client in front."""
-        call, guard, failed = front.call, self.policy.guard, None
+        call, guard, failed = front.call, self.guard, None
         try:
             return await sending
         except BaseException as error:

@@ -341,7 +341,7 @@ class PeerConnection:
             call.work = working
             if call.deadline is None:  # unless the feature has set one
                 self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
-            self._deadline_timer.watch(call)
+            (self._lazy_deadline_timer or self._deadline_timer).watch(call)
 
     def set_call_timeout(self, call: IncomingRequest, seconds: float | None) -> None:
         """Set the deadline of a call to `seconds` from now; None means no deadline."""
