@@ -3,7 +3,9 @@
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -52,14 +54,22 @@ class Answers(NamedTuple):
 def query_states(paths: list[Path], timeout: float = TIMEOUT) -> Answers:
     """Ask all processes for their states, at the same time: one of them may be stopped, or its loop blocked."""
     answers = Answers([], [])
+    if len(paths) <= 1:  # needs no thread
+        for path in paths:
+            _collect(partial(query_state, path, timeout), answers)
+        return answers
     with ThreadPoolExecutor(_MAX_THREADS) as threads:
         for answer in [threads.submit(query_state, path, timeout) for path in paths]:
-            try:
-                if (state := answer.result()) is not None:
-                    answers.states.append(state)
-            except ConfigError as error:
-                answers.silent.append(str(error))
+            _collect(answer.result, answers)
     return answers
+
+
+def _collect(get_state: Callable[[], ProcessState | None], answers: Answers) -> None:
+    try:
+        if (state := get_state()) is not None:
+            answers.states.append(state)
+    except ConfigError as error:
+        answers.silent.append(str(error))
 
 
 def query_state(path: Path, timeout: float = TIMEOUT) -> ProcessState | None:

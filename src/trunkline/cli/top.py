@@ -88,12 +88,13 @@ def _describe(states: list[ProcessState]) -> list[list[list[str]]]:
 
 def _render(answers: Answers) -> "RenderableType":
     from rich.console import Group
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     parts: list[RenderableType] = []
     for rows in _describe(answers.states):
-        table = Table(*rows[0], box=None, header_style="bold")
+        *names, last = rows[0]
+        table = Table(*(Column(name, no_wrap=True) for name in names), last, box=None, header_style="bold")
         for row in rows[1:]:
             table.add_row(*map(Text, row))
         parts += [table, Text()]
