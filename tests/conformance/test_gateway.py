@@ -11,26 +11,12 @@ from tests.conformance.suite import REVISIONS, run, servable
 from trunkline import Gateway
 from trunkline.testing import serve_http
 
-TASKS: Final = "tasks of backends do not pass through a gateway"
 LIMITS: Final = {
     "2025-11-25": {
         "server-sse-polling": "the backend ends its event stream early; that of the gateway stays open",
     },
     "2026-07-28": {
         "server-stateless": "a backend adds an entry and removes it at once, and the gateway finds no change in its list",
-        **dict.fromkeys(
-            (
-                "tasks-lifecycle",
-                "tasks-capability-negotiation",
-                "tasks-wire-fields",
-                "tasks-request-state-removal",
-                "tasks-mrtr-input",
-                "tasks-request-headers",
-                "tasks-dispatch-and-envelope",
-                "tasks-mrtr-composition",
-            ),
-            TASKS,
-        ),
     },
 }
 """Scenarios that cannot pass through a gateway, and why."""
