@@ -144,8 +144,14 @@ class Deployment:
         return process
 
     async def passes(self, truth: Callable[[], object], step: float = 0.02) -> None:
-        """Let time pass in small steps until a condition is true."""
-        await until(lambda: [self.clock.advance(step), truth()][-1])
+        """Let time pass in small steps until a condition is true, and no faster than the stores answer: otherwise a
+        lease could expire while it is renewed."""
+        async with asyncio.timeout(PATIENCE):
+            while not truth():
+                self.clock.advance(step)
+                for each in self._all:
+                    await each.file.scan("nothing/")
+                await asyncio.sleep(0)
 
     async def evict(self, process: Process, by: Process) -> str:
         """Have a live process evicted, which then finds out."""
