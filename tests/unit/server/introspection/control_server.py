@@ -12,7 +12,7 @@ from trunkline.supervision.children import ProcessChild
 folder = Path(sys.argv[1])
 folder.mkdir(0o700)
 logging.basicConfig(filename=folder / "log")
-settings = Settings(control_folder=str(folder), slow_call=0.1 if "slow" in sys.argv else None)
+settings = Settings(control_folder=str(folder), slow_call=0.5 if "slow" in sys.argv else None)
 server = Server("shop", settings=settings, store=SqliteStore(str(folder / "store.db")))
 
 
