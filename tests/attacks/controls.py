@@ -353,8 +353,8 @@ WITHOUT: Rows = {
             channel.Exchange, "matches_reply_id", lambda self, ident: ident in self.ids
         ),
         "test_invalid_http_is_refused_or_disconnected": replaced(HttpConnection, "_refuse", lambda *_: None),
-        "test_stream_transport_survives_malformed_message": replaced(stream, "decode_strict", _raising(codec.decode)),
-        "test_websocket_survives_malformed_message": replaced(stream, "decode_strict", _raising(codec.decode)),
+        "test_stream_transport_survives_malformed_message": forced(stream.StreamChannel, decode=_raising(codec.decode)),
+        "test_websocket_survives_malformed_message": forced(stream.StreamChannel, decode=_raising(codec.decode)),
         "test_invalid_websocket_frames_close_only_that_connection": replaced(
             server_framing.ServerFraming, "_fail", lambda *_: None
         ),

@@ -116,7 +116,8 @@ class WorkerServer:
             connection.close()
 
     def states(self) -> set[str]:
-        return set(self.get("/livez")[1]["workers"].values())
+        """The states of all workers; none, if the connection has reached a worker that accepts no more."""
+        return set(self.get("/livez")[1].get("workers", {}).values())
 
     def post(self, message: dict[str, Any], **headers: str) -> http.client.HTTPResponse:
         """Return the response and its connection, which is closed after reading."""
