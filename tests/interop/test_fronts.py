@@ -31,6 +31,7 @@ ONE_HOP: Final = "a ping is for one hop: the proxy answers it"
 NO_REQUESTS: Final = "a server of the modern era sends no requests, so nothing of a request can pass"
 NO_ROOTS: Final = "the modern era has no changes of roots"
 ASKS_ALL: Final = "the server asks clients that have declared nothing, and a result of the modern era passes unchanged"
+OWN_TASKS: Final = "not a cell of the matrix: the gateway can run any call as a task, and declares so"
 UNPROVIDED: Final = "not a cell of the matrix: the SDK declares it to all clients, as an empty object"
 
 OLD_TO_MODERN: Final = {
@@ -46,6 +47,10 @@ SILENT: Final = {*OLD_TO_MODERN} & {
     "notifications/elicitation/complete to client",
     "notifications/roots/list_changed to server",
 }  # their probes would wait in vain
+TASKS: Final[Mapping[Revision, tuple[str, ...]]] = {
+    NEWEST: ("server tasks.cancel", "server tasks.list", "server tasks.requests.tools.call"),
+    MODERN: ("server extensions.io.modelcontextprotocol/tasks",),
+}
 CARELESS: Final = dict.fromkeys(
     ("client sampling", "client roots", "client elicitation.form", "client elicitation.url"), ASKS_ALL
 )
@@ -76,7 +81,11 @@ class Chain(NamedTuple):
             found |= CARELESS
         if self.kind == "proxy" and self.server.name == "mcp-1":
             found["server experimental"] = UNPROVIDED
-        return {cell: why for cell, why in found.items() if cell in {*cells(self.revision), "server experimental"}}
+        tasks = TASKS.get(self.revision, ())
+        if self.kind == "gateway":
+            found |= dict.fromkeys(tasks, OWN_TASKS)
+        known = {*cells(self.revision), "server experimental", *tasks}
+        return {cell: why for cell, why in found.items() if cell in known}
 
 
 def make_chains() -> Iterable[Chain]:

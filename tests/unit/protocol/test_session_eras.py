@@ -88,9 +88,10 @@ def test_modern_request_is_independent_of_handshake(greeted: bool) -> None:
     assert session.incoming_requests == {}
 
 
-def test_request_without_envelope_uses_handshake() -> None:
+@pytest.mark.parametrize("name", ["a", PROTOCOL_VERSION, f"{PROTOCOL_VERSION} of a request"])
+def test_request_without_envelope_uses_handshake(name: str) -> None:
     session = server(greeted=True)
-    about_it = Request(1, "tools/call", Raw(json.dumps({"name": PROTOCOL_VERSION}).encode()))
+    about_it = Request(1, "tools/call", Raw(json.dumps({"name": name}).encode()))
     call = taken(session.receive(about_it, NOW))
     assert session.revision_of(call) is Revision.V2025_06_18
     assert written(session.reply(call, CallToolResult([])))["result"] == {"content": [], "isError": False}

@@ -20,6 +20,38 @@ def malformed(frame: bytes) -> Malformed:
     return message
 
 
+# --- requests first ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"a"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{}}',
+        b'{"jsonrpc":"2.0","params":{},"id":1,"method":"a"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":[1]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"\xc3\xa4"}',
+        b'{"jsonrpc":"2.0","method":"a"}',
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b"[]",
+        b"{",
+        b"",
+        TooLarge(10),
+    ],
+    ids=lambda frame: repr(frame)[:40],
+)
+def test_request_first_decoding_gives_the_same_message(frame: bytes | TooLarge) -> None:
+    assert codec.decode_request(frame) == decode(frame)
+
+
+def test_long_request_is_decoded_once_either_way() -> None:
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"text":"%b"}}' % (b"x" * LONG_THRESHOLD)
+    first, usual = codec.decode_request(frame), decode(frame)
+    assert isinstance(first, Request)
+    assert isinstance(usual, Request)
+    assert type(first.params) is type(usual.params) is not Raw
+
+
 # --- duplicate members ---------------------------------------------------------------------------
 
 
