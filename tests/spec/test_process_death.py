@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -287,17 +288,21 @@ def _own_terminal() -> None:
     os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that a session opens becomes its controlling one
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_killed_host_takes_its_server_and_children_down(kind: str) -> None:
-    host = Host(kind)
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    host = Host(request.param)
+    yield host
+    host.process.kill()
+    host.process.wait(PATIENCE)
+
+
+def test_killed_host_takes_its_server_and_children_down(host: Host) -> None:
     os.kill(host.process.pid, signal.SIGKILL)
     eventually(lambda: all(map(gone, host.family)), PATIENCE)
     assert host.end() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_one_ctrl_c_ends_a_host_and_its_children_quietly(kind: str) -> None:
-    host = Host(kind)
+def test_one_ctrl_c_ends_a_host_and_its_children_quietly(host: Host) -> None:
     host.press_ctrl_c()
     assert host.end() == -signal.SIGINT
     eventually(lambda: all(map(gone, host.family)), PATIENCE)

@@ -14,6 +14,9 @@ from trunkline.event_loop import find_loop_factory
 __all__ = ["LoopThread"]
 
 T = TypeVar("T")
+_SIGNAL_INTERVAL: Final = 0.1
+"""How often a waiting thread looks for signals, in seconds. A signal that comes after Python has looked for signals and
+before the thread sleeps does not wake it: a wait without a limit would not notice Ctrl+C."""
 _NOT_OPEN: Final = "the {what} is not open: `with {what}:` or `{what}.open()` comes first"
 _WOULD_DEADLOCK: Final = "a handler of a blocking {what} cannot wait for it: that would be for ever"
 
@@ -112,7 +115,11 @@ class _LoopCall(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> "asyncio.Task[T]":
         """Wait until the coroutine has ended; return its task. Raise `Empty` at the time-out."""
-        return self._ended.get(timeout=timeout)
+        if timeout is not None:
+            return self._ended.get(timeout=timeout)
+        while True:
+            with contextlib.suppress(Empty):
+                return self._ended.get(timeout=_SIGNAL_INTERVAL)
 
     def cancel(self) -> None:
         """Cancel the coroutine."""

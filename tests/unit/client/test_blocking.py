@@ -3,6 +3,7 @@
 import _weakrefset
 import asyncio
 import gc
+import signal
 import sys
 import threading
 import warnings
@@ -197,6 +198,28 @@ def test_ctrl_c_at_any_moment_leaves_a_working_client() -> None:
         assert moment > 5
         gc.collect()  # so that a coroutine in a cycle is reported, too
     assert [str(warning.message) for warning in said] == []
+
+
+def test_ctrl_c_that_does_not_wake_the_waiting_thread_ends_the_call() -> None:
+    server, cancelled = make_server(), threading.Event()
+
+    @server.tool
+    async def press_ctrl_c() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # this thread, while the main one sleeps
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with BlockingClient(server) as client:
+            with pytest.raises(KeyboardInterrupt):
+                client.call_tool("press_ctrl_c", timeout=2 * PATIENCE)
+            assert cancelled.wait(PATIENCE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_closed_loop_is_named() -> None:
