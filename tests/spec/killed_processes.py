@@ -30,7 +30,7 @@ def serve(port):
     store = RedisStore(place, prefix=prefix) if prefix else SqliteStore(place)
     server = Server("takeover", store=store, settings=Settings(process_lease=lease, task_lease=1000), observers=[])
 
-    @server.tool(task=TaskPolicy(recovery="restart"))
+    @server.tool(task=TaskPolicy(recovery="restart", attempts=100))
     async def work(number: int) -> None:
         os.write(1, b"begun %d %d\\n" % (number, os.getpid()))
         await asyncio.Event().wait()
@@ -44,6 +44,8 @@ for line in sys.stdin:
         os._exit(0)
     os.write(1, b"forked %d %d\\n" % (int(line), pid))
 """
+"""Of several processes that are killed together, a later one may have taken over the task of an earlier one: each such
+takeover is one of the attempts."""
 REVISION = "2025-11-25"
 
 

@@ -59,7 +59,7 @@ class Survivor:
         self._http = http
         self._starvation = starvation
         self._begun: dict[int, asyncio.Future[Moment]] = {}
-        server.add_tool(self._work, name="work", task=TaskPolicy(recovery="restart"))
+        server.add_tool(self._work, name="work", task=TaskPolicy(recovery="restart", attempts=100))
 
     def _now(self) -> Moment:
         return Moment(time.perf_counter(), self._starvation.seconds())
