@@ -34,14 +34,24 @@ class Official(Connection):
         await self.session.send_notification(types.ClientNotification(told))
 
     async def hang(self) -> None:
-        """The SDK reads nothing while a callback runs, so the callback reads; it responds late."""
+        """The SDK reads nothing while a callback runs, so the callback reads; it responds late. The result of the call
+        may come first, since a server of this SDK sends it on another stream."""
+        others: list[SessionMessage | Exception] = []
         while not self.sampling_cancelled.is_set():
             item = await self.incoming.receive()
-            if isinstance(item, SessionMessage) and item.message.root.method == "notifications/cancelled":
+            if isinstance(item, SessionMessage) and _method_of(item) == "notifications/cancelled":
                 self.sampling_cancelled.set()
+            else:
+                others.append(item)
+        self.incoming.unread(others)
 
     def progress_token(self, context: Any) -> Any:
         return context.meta.progressToken if context.meta else None
 
     def notice(self, message: Any) -> dict[str, Any] | None:
         return plain(message) if isinstance(message, types.ServerNotification) else None
+
+
+def _method_of(item: SessionMessage) -> str | None:
+    """Return the method of a request or notification; None for a response."""
+    return getattr(item.message.root, "method", None)

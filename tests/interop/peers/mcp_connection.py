@@ -49,6 +49,7 @@ class Wire:
         self._stream = stream
         self._sender = sender
         self._kept = kept
+        self._unread: list[SessionMessage | Exception] = []
 
     def _keep(self, item: SessionMessage | Exception) -> None:
         if isinstance(item, SessionMessage):
@@ -60,9 +61,15 @@ class Wire:
         await self._stream.send(item)
 
     async def receive(self) -> SessionMessage | Exception:
+        if self._unread:
+            return self._unread.pop(0)
         item = await self._stream.receive()
         self._keep(item)
         return item
+
+    def unread(self, items: list[SessionMessage | Exception]) -> None:
+        """Leave messages to the next reader."""
+        self._unread = items + self._unread
 
     async def aclose(self) -> None:
         await self._stream.aclose()
