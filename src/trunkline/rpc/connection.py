@@ -14,6 +14,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Struct
@@ -55,6 +56,7 @@ from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.rpc.replies import Replies, failure_kind, too_large_error
 from trunkline.rpc.reply_gate import ReplyGate
+from trunkline.rpc.run_handler import HAS_EAGER_TASKS, Task
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
@@ -336,6 +338,16 @@ class PeerConnection:
         except BaseException as error:  # noqa: BLE001 - becomes the reply
             self._on_call_ended(call, None, error)
             return
+        if HAS_EAGER_TASKS and type(work) is CoroutineType:
+            work = Task(work, loop=self._loop, eager_start=True)
+            if work.done():  # most calls
+                try:
+                    value = work.result()
+                except BaseException:  # noqa: BLE001, S110 - `start_work` reports it
+                    pass
+                else:
+                    self._on_call_ended(call, value, None)
+                    return
         working = run_handler.start_work(work, self.threads, self._on_call_ended, call)
         if working is not None and not call.done:
             call.work = working

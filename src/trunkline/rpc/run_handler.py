@@ -27,10 +27,12 @@ from trunkline.registry.handlers import PlannedCall, StartMode, ThreadCall, exit
 from trunkline.rpc.threads import Job, OnJobDone, ThreadPool
 
 __all__ = [
+    "HAS_EAGER_TASKS",
     "CallbackWork",
     "Cancellable",
     "DeferredResult",
     "OnDone",
+    "Task",
     "Work",
     "run_with_dependencies",
     "run_work",
@@ -276,36 +278,28 @@ class Cancellable(Protocol):
     def cancel(self) -> object: ...
 
 
-_COROUTINE: Any = CoroutineType
-
 OnDone = Callable[[Any, Any, BaseException | None], None]
 """Called with a call that has ended, and its value or its exception."""
 
 Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | CallbackWork | DeferredResult | Any
 """The return value of a method handler: a coroutine, a function for a thread, a handler with dependencies, work that
-reports its own end, a deferred result, or the result itself."""
+reports its own end, a deferred result, or the result itself. A coroutine that has been started is a task."""
 
 
-_HAS_EAGER_TASKS: Final = sys.version_info >= (3, 12)
+HAS_EAGER_TASKS: Final = sys.version_info >= (3, 12)
 """Whether a task can run its coroutine at once until it first waits. Before, it starts on the next turn of the loop."""
 
-_Task: Any = asyncio.Task
+Task: Any = asyncio.Task  # a type checker does not know `eager_start`
 
 
 def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable | None:
     """Start the work of a call on the running loop. Return None if it has ended; then `on_done` has been called."""
-    if type(work) is _COROUTINE:
-        loop = threads.loop
-        task: asyncio.Task[Any] = (
-            _Task(work, loop=loop, eager_start=True) if _HAS_EAGER_TASKS else _Task(work, loop=loop)
-        )
+    if type(work) is CoroutineType:
+        work = Task(work, loop=threads.loop, eager_start=True) if HAS_EAGER_TASKS else Task(work, loop=threads.loop)
+    if isinstance(work, asyncio.Task):
+        task = cast("asyncio.Task[Any]", work)
         if task.done():
-            try:
-                value = task.result()
-            except BaseException:  # noqa: BLE001 - reported
-                _report_task_outcome(task, on_done, call)
-            else:
-                on_done(call, value, None)
+            _report_task_outcome(task, on_done, call)
             return None
         task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
         return task
