@@ -56,7 +56,7 @@ from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.rpc.replies import Replies, failure_kind, too_large_error
 from trunkline.rpc.reply_gate import ReplyGate
-from trunkline.rpc.run_handler import HAS_EAGER_TASKS, Task
+from trunkline.rpc.run_handler import HAS_EAGER_TASKS, Task, without_last_frame
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
@@ -343,11 +343,13 @@ class PeerConnection:
             if work.done():  # most calls
                 try:
                     value = work.result()
-                except BaseException:  # noqa: BLE001, S110 - `start_work` reports it
-                    pass
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - becomes the reply
+                    self._on_call_ended(call, None, without_last_frame(error))
                 else:
                     self._on_call_ended(call, value, None)
-                    return
+                return
         working = run_handler.start_work(work, self.threads, self._on_call_ended, call)
         if working is not None and not call.done:
             call.work = working

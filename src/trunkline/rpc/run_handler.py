@@ -38,6 +38,7 @@ __all__ = [
     "run_work",
     "running_thread",
     "start_work",
+    "without_last_frame",
 ]
 
 DependencyValues = dict[Callable[..., Any], Any]
@@ -345,11 +346,15 @@ def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) 
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - passed to `on_done`
-        # Leave this frame out of the traceback: it refers to the task, and so to the error.
-        beyond = None if error.__traceback__ is None else error.__traceback__.tb_next
-        on_done(call, None, error.with_traceback(beyond))
+        on_done(call, None, without_last_frame(error))
     else:
         on_done(call, value, None)
+
+
+def without_last_frame(error: BaseException) -> BaseException:
+    """Leave the frame that asks a task for its result out of the traceback of its error: the frame refers to the task,
+    and so to the error. (A task has the traceback only when it is asked for the first time.)"""
+    return error.with_traceback(None if error.__traceback__ is None else error.__traceback__.tb_next)
 
 
 def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable:

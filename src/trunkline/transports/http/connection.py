@@ -501,7 +501,8 @@ class HttpConnection(asyncio.Protocol):
             elif len(body) < _LARGE_BODY:
                 transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
             else:
-                transport.writelines((b"%bcontent-length: %d\r\n\r\n" % (head, len(body)), body))
+                transport.write(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)))
+                transport.write(body)  # not `writelines`: asyncio of Python 3.12 does not call `pause_writing` there
             self._finish_response()
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
             self._fail(error)
