@@ -346,6 +346,7 @@ class PeerConnection:
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as error:  # noqa: BLE001 - becomes the reply
+                    work = None  # break the cycle: the task refers to the error, and the error's frames to this one
                     self._on_call_ended(call, None, without_last_frame(error))
                 else:
                     self._on_call_ended(call, value, None)

@@ -300,7 +300,9 @@ def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> C
     if isinstance(work, asyncio.Task):
         task = cast("asyncio.Task[Any]", work)
         if task.done():
+            work = None
             _report_task_outcome(task, on_done, call)
+            del task  # break the cycle: the task refers to its error, and the error's frames to this one
             return None
         task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
         return task

@@ -386,22 +386,22 @@ async def test_tasks_pass_in_the_dialect_of_their_era(era: str) -> None:
 
 @pytest.mark.parametrize("era", [HANDSHAKE, MODERN])
 async def test_task_is_cancelled_behind(era: str) -> None:
-    server, cancelled = make_server(), asyncio.Event()
+    server, started, cancelled = make_server(), asyncio.Event(), asyncio.Event()
 
     @server.tool(task=TaskPolicy("optional"))
     async def slow() -> str:
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.set()
         return ""
 
-    async with open_pair((era, era), server) as client:
+    async with asyncio.timeout(PATIENCE), open_pair((era, era), server) as client:
         task = await client.start_tool("slow")
-        await task.refresh()
+        await started.wait()
         await task.cancel()
-        async with asyncio.timeout(PATIENCE):
-            await cancelled.wait()
+        await cancelled.wait()
 
 
 async def test_middleware_of_a_proxy_sees_and_changes_results(pair: Pair) -> None:

@@ -72,6 +72,6 @@ def test_digest_is_that_of_the_canonical_form() -> None:
     assert digest_json(b'{"b":1.0,"a":2}') == "sha256:" + hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
 
 
-@pytest.mark.parametrize("text", [b"{", b"[1e400]", b'"\\ud800"', b"[" * 5000 + b"]" * 5000, b'"\xff"'])
+@pytest.mark.parametrize("text", [b"{", b"[1e400]", b'"\\ud800"', b"[" * 200_000 + b"]" * 200_000, b'"\xff"'])
 def test_text_without_canonical_form_is_digested_as_it_is(text: bytes) -> None:
     assert digest_json(text) == f"sha256-bytes:{hashlib.sha256(text).hexdigest()}"
