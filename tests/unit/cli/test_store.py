@@ -1,6 +1,7 @@
 """`trunkline store` on real stores, while a server uses them and after it is gone."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -171,19 +172,18 @@ async def test_backup_of_a_store_in_use_is_complete(path: Path, tmp_path: Path) 
     copy = tmp_path / "copy.db"
     store = SqliteStore(path)
     await store.open()
-    stop = asyncio.Event()
+    wrote, stop = asyncio.Event(), asyncio.Event()
 
-    async def write() -> int:
-        number = 0
-        while not stop.is_set():
+    async def write() -> None:
+        for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
             await store.commit([Put(f"session/1/a{number}", bytes(900)), Put(f"session/1/b{number}", bytes(900))])
-            number += 1
-        return number
+            wrote.set()
 
     writing = asyncio.create_task(write())
+    await asyncio.wait_for(wrote.wait(), PATIENCE)
     done = await trunkline("store", "backup", str(path), str(copy))
     stop.set()
-    assert await writing > 0
+    await writing
     assert (done.status, done.err) == (0, "")
     assert done.out == f"{copy}: {copy.stat().st_size:,} bytes\n"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
