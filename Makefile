@@ -69,7 +69,7 @@ test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.ready .
 
 test-long: SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(1 << 32))')
 test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.all .cache/schemas/.ready
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" --hypothesis-profile=long --hypothesis-seed=$(SEED) tests/model tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" --hypothesis-profile=long --hypothesis-seed=$(SEED) tests
 
 $(MINIMUM)/.ready: pyproject.toml tools/minimum_versions.py
 	$(PYTHON) -m venv --clear $(MINIMUM)
