@@ -44,8 +44,8 @@ for line in sys.stdin:
         os._exit(0)
     os.write(1, b"forked %d %d\\n" % (int(line), pid))
 """
-"""Of several processes that are killed together, a later one may have taken over the task of an earlier one: each such
-takeover is one of the attempts."""
+"""The tool has many attempts: of several processes that are killed together, one may have taken over the task of
+another, and each takeover counts."""
 REVISION = "2025-11-25"
 
 

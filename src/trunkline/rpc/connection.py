@@ -56,7 +56,7 @@ from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.rpc.replies import Replies, failure_kind, too_large_error
 from trunkline.rpc.reply_gate import ReplyGate
-from trunkline.rpc.run_handler import HAS_EAGER_TASKS, Task, without_last_frame
+from trunkline.rpc.run_handler import HAS_EAGER_TASKS, Task, without_outermost_frame
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
@@ -340,14 +340,14 @@ class PeerConnection:
             return
         if HAS_EAGER_TASKS and type(work) is CoroutineType:
             work = Task(work, loop=self._loop, eager_start=True)
-            if work.done():  # most calls
+            if work.done():  # most calls; as `start_work` does, with two calls less: 4 % of a request over stdio
                 try:
                     value = work.result()
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as error:  # noqa: BLE001 - becomes the reply
                     work = None  # break the cycle: the task refers to the error, and the error's frames to this one
-                    self._on_call_ended(call, None, without_last_frame(error))
+                    self._on_call_ended(call, None, without_outermost_frame(error))
                 else:
                     self._on_call_ended(call, value, None)
                 return

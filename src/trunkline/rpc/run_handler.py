@@ -38,7 +38,7 @@ __all__ = [
     "run_work",
     "running_thread",
     "start_work",
-    "without_last_frame",
+    "without_outermost_frame",
 ]
 
 DependencyValues = dict[Callable[..., Any], Any]
@@ -299,13 +299,12 @@ def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> C
         work = Task(work, loop=threads.loop, eager_start=True) if HAS_EAGER_TASKS else Task(work, loop=threads.loop)
     if isinstance(work, asyncio.Task):
         task = cast("asyncio.Task[Any]", work)
-        if task.done():
-            work = None
-            _report_task_outcome(task, on_done, call)
-            del task  # break the cycle: the task refers to its error, and the error's frames to this one
-            return None
-        task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
-        return task
+        if not task.done():
+            task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
+            return task
+        _report_task_outcome(task, on_done, call)
+        del task, work  # break the cycle: the task refers to its error, and the error's frames to this one
+        return None
     if type(work) is ThreadCall:
         return _start_on_thread(work, threads, on_done, call)
     if type(work) is PlannedCall:
@@ -348,14 +347,14 @@ def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) 
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - passed to `on_done`
-        on_done(call, None, without_last_frame(error))
+        on_done(call, None, without_outermost_frame(error))
     else:
         on_done(call, value, None)
 
 
-def without_last_frame(error: BaseException) -> BaseException:
-    """Leave the frame that asks a task for its result out of the traceback of its error: the frame refers to the task,
-    and so to the error. (A task has the traceback only when it is asked for the first time.)"""
+def without_outermost_frame(error: BaseException) -> BaseException:
+    """Remove the frame that called `result()` of a task from the traceback of the task's error: that frame refers to
+    the task, and so to the error. A task gives away the traceback with the first call."""
     return error.with_traceback(None if error.__traceback__ is None else error.__traceback__.tb_next)
 
 
