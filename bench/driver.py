@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import tempfile
@@ -68,13 +67,6 @@ def cpu_ns(pid: int) -> int:
     for part in clock.split(":"):
         seconds = seconds * 60 + float(part)
     return int(seconds * 1e9)
-
-
-def free_port() -> int:
-    """A free port."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
 
 
 def check_answers(received: bytes, ids: Iterable[int], answered_by: Callable[[int, Any], bool]) -> None:

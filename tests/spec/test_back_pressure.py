@@ -7,7 +7,6 @@ has answered a second client. The number of messages sent by then shows how much
 import asyncio
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ import pytest
 from tests.attacks import websocket_frames
 from tests.attacks.raw import INITIALIZED, Caller, ask, begin, initialize, request, tool, until
 from tests.modern import headers_of, meta
+from tests.ports import HeldPort
 from tests.unit.transports.http.asgi import hosted
 
 from trunkline import Context, Server, Settings
@@ -405,9 +405,8 @@ server.run("http", port=int(sys.argv[1]))
 """,
         "utf-8",
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held_port = HeldPort()
+    port = held_port.number
     serving = subprocess.Popen([sys.executable, str(script), str(port)])
 
     async def read_all() -> int:
