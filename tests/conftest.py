@@ -90,10 +90,18 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Do not measure coverage in tests where it shows nothing."""
+    """Do not measure coverage in tests where it shows nothing, and start tests with a long time limit first, so that
+    the others run beside them.
+    """
     for item in items:
         if item.path.is_relative_to(ROOT) and item.path.relative_to(ROOT).parts[0] in UNCOUNTED:
             item.add_marker("no_cover")
+    items.sort(key=_time_limit, reverse=True)
+
+
+def _time_limit(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return 0.0 if marker is None else marker.args[0]
 
 
 @pytest.fixture(params=["2025-11-25", "2026-07-28"])

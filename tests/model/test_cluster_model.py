@@ -70,7 +70,7 @@ def test_invariants_hold_in_a_longer_scenario(make: MakeDeployment, faults: int,
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("deaths_are_seen", [False], ids=["several machines"], indirect=True)
 @pytest.mark.parametrize(("faults", "delays"), [(2, 0), (0, 2)])
 def test_invariants_hold_with_two_faults_or_delays(make: MakeDeployment, faults: int, delays: int) -> None:
