@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from tests.limits import PATIENCE, soon
 
 from trunkline import Client, Context, Server, Settings
-from trunkline.errors import ConnectionClosed, RequestTimeout, TransportError
+from trunkline.errors import ConnectionClosed, RequestTimeout, ToolFailed, TransportError
 from trunkline.testing import Faults, ManualClock, ScriptedServer
+from trunkline.testing.clock import ManualTimer
 
 
 class TimedServer:
@@ -67,6 +69,52 @@ async def test_caller_timeout_ends_the_call_and_its_tool(revision: str) -> None:
             await call
         assert scene.ended == ["wait"]
         await scene.client.ping()
+
+
+class LateClock(ManualClock):
+    """A clock whose timers run ten seconds late, as in a busy process."""
+
+    def call_at(self, when: float, action: Callable[[], None]) -> ManualTimer:
+        return super().call_at(when + 10, action)
+
+
+@pytest.mark.parametrize("raise_on_error", [True, False])
+async def test_timeout_that_the_server_notices_first_is_a_timeout(revision: str, raise_on_error: bool) -> None:
+    clock, started = LateClock(), asyncio.Event()
+    server = Server("s")
+
+    @server.tool
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @server.method("acme/wait")
+    async def wait_too() -> None:
+        await wait()
+
+    async with Client(server, clock=clock, revision=revision) as client:
+        for call in (
+            client.call_tool("wait", timeout=0.01, raise_on_error=raise_on_error),
+            client.request("acme/wait", timeout=0.01),
+        ):
+            started.clear()
+            answer = asyncio.create_task(call)
+            await started.wait()
+            clock.advance(1)
+            with pytest.raises(RequestTimeout, match=r" was not done after 1 s"):
+                await answer
+
+
+async def test_time_limit_of_the_server_is_an_error_of_the_server(revision: str) -> None:
+    server = Server("s")
+
+    @server.tool(timeout=0.01)
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async with Client(server, clock=ManualClock(), revision=revision) as client:
+        with pytest.raises(ToolFailed, match=r"tools/call was not done after"):
+            await client.call_tool("wait", timeout=PATIENCE)
 
 
 async def test_each_of_several_calls_ends_at_its_own_deadline(revision: str) -> None:

@@ -272,7 +272,9 @@ async def stubborn(ctx: Context) -> str:
 
 @server.tool
 async def leaves_a_thread() -> str:
-    asyncio.ensure_future(asyncio.to_thread(threading.Event().wait))
+    started, never = threading.Event(), threading.Event()
+    asyncio.ensure_future(asyncio.to_thread(lambda: (started.set(), never.wait())))
+    await asyncio.to_thread(started.wait)
     return "ok"
 
 @server.tool

@@ -14,14 +14,14 @@ from trunkline.client.pagination import Cursor, fetch_all_pages, iterate_pages
 from trunkline.client.progress_deadline import ProgressDeadline, ProgressRelay
 from trunkline.client.results import UNSPECIFIED, T, ToolResult, build_tool_result, decode_custom_result
 from trunkline.client.retry import LIVENESS_CHECK, OnProgress, Repeatable, always_repeatable, never_repeatable
-from trunkline.client.runtime import ClientDeclaration, ClientRuntime, refusal_of
+from trunkline.client.runtime import ClientDeclaration, ClientRuntime, refusal_of, reports_timeout
 from trunkline.client.targets import allowed_reach, display_name, in_process_server, make_connector
 from trunkline.client.tasks.handle import ClientTasks, Task
 from trunkline.client.tasks.status import TaskSnapshot, TaskStarted, decode_call_result
 from trunkline.client.tool_functions import ToolFunctions
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import ConnectionClosed, MethodNotFound, MisuseError, PeerError, TrunklineError
+from trunkline.errors import ConnectionClosed, MethodNotFound, MisuseError, PeerError, RequestTimeout, TrunklineError
 from trunkline.errors.options import check_name, check_options, describe_value
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.custom_methods import find_name_fault
@@ -482,6 +482,8 @@ class Client:
                 on_abandoned=self._tasks.abandon_call,
             )
             reply, result = await runtime.run_on_own_loop(repeating)
+        if deadline is not None and reports_timeout(result) and deadline.expired:  # the server was quicker to notice
+            raise RequestTimeout("tools/call", round(deadline.elapsed, 3))
         if not known_tools.fresh:
             await runtime.wait_for_tools(result, None if deadline is None else deadline.due)
         if isinstance(result, TaskStarted):

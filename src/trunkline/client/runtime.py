@@ -40,7 +40,7 @@ from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.custom_methods import is_custom
 from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.meta import REFUSAL
+from trunkline.protocol.meta import REFUSAL, TOOL_ERROR
 from trunkline.protocol.methods import Side, TimeLimit, find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
@@ -69,7 +69,7 @@ from trunkline.wire.messages import Notification
 if TYPE_CHECKING:
     from trunkline.protocol.profiles import Profile
 
-__all__ = ["Callbacks", "ClientDeclaration", "ClientRuntime", "refusal_of"]
+__all__ = ["Callbacks", "ClientDeclaration", "ClientRuntime", "refusal_of", "reports_timeout"]
 
 T = TypeVar("T")
 _NO_OPTIONS: Final[Mapping[str, Any]] = {}
@@ -664,10 +664,19 @@ def _shortest(name: str, timeout: float | None, inherited: float, settings: Sett
 
 def refusal_of(result: "CallToolResult | TaskStarted") -> dict[str, Any]:
     """Return the refusal that a failed result carries; an empty one if there is none."""
+    return _failure_details(result, REFUSAL)
+
+
+def reports_timeout(result: "CallToolResult | TaskStarted") -> bool:
+    """Return whether a result says that the tool exceeded its time limit."""
+    return _failure_details(result, TOOL_ERROR).get("kind") == "tool_execution_timeout"
+
+
+def _failure_details(result: "CallToolResult | TaskStarted", key: str) -> dict[str, Any]:
     if not isinstance(result, CallToolResult) or not result.is_error or result.meta is None:
         return {}
-    refusal: Any = result.meta.get(REFUSAL)
-    return cast("dict[str, Any]", refusal) if isinstance(refusal, dict) else {}
+    details: Any = result.meta.get(key)
+    return cast("dict[str, Any]", details) if isinstance(details, dict) else {}
 
 
 async def _await(value: Any) -> Any:

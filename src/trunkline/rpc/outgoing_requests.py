@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from msgspec import UNSET
 
@@ -183,7 +183,8 @@ class OutgoingRequests:
             self._initialized = None
 
     def deliver_response(self, event: ResponseReceived) -> None:
-        """Pass a response to the caller of its request."""
+        """Pass a response to the caller of its request. If the deadline has passed and the peer reports a timeout, the
+        caller gets `RequestTimeout`, as it would if this side had noticed first."""
         waiter: ResponseWaiter | None = event.request.waiter
         if waiter is None or waiter.done():  # the caller has stopped waiting
             late: asyncio.Future[Any] | None = event.request.on_late_response
@@ -194,7 +195,10 @@ class OutgoingRequests:
             waiter.set_result(event.result)
         else:
             data = None if event.error.data is UNSET else event.error.data
-            waiter.set_exception(PeerError(event.error.code, event.error.message, data))
+            error = PeerError(event.error.code, event.error.message, data)
+            now, due = self._clock.now(), event.request.deadline
+            expired = due is not None and now >= due and _reports_timeout(error)
+            waiter.set_exception(_timeout(event.request, now) if expired else error)
 
     def reject_response(self, request: OutgoingRequest, why: str) -> None:
         """Fail a request whose response is malformed."""
@@ -220,7 +224,7 @@ class OutgoingRequests:
     def time_out(self, request: OutgoingRequest, now: float) -> None:
         """Cancel a request at its deadline, and fail it with `RequestTimeout`."""
         self.cancel(request, "timed out")
-        _set_exception(request.waiter, RequestTimeout(request.method.name, round(now - request.started, 3)))
+        _set_exception(request.waiter, _timeout(request, now))
 
     def cancel(self, request: OutgoingRequest, reason: str) -> None:
         """Stop waiting for a response and notify the peer, on the stream of the related call while that is open."""
@@ -266,6 +270,15 @@ def closed_error(closed: ChannelClosed) -> TransportError:
         reached=closed.reached,
         too_large=closed.too_large,
     )
+
+
+def _timeout(request: OutgoingRequest, now: float) -> RequestTimeout:
+    return RequestTimeout(request.method.name, round(now - request.started, 3))
+
+
+def _reports_timeout(error: PeerError) -> bool:
+    data: Any = error.data
+    return isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == RequestTimeout.kind
 
 
 def _set_exception(waiter: ResponseWaiter | None, error: Exception) -> None:

@@ -32,8 +32,9 @@ from trunkline import (
     ToolError,
     proxy,
 )
+from trunkline.clock import Clock
 from trunkline.errors import PeerError, RequestTimeout
-from trunkline.testing import RawPeer
+from trunkline.testing import ManualClock, RawPeer
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 REMOTE = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -45,9 +46,10 @@ def telemetry() -> Telemetry:
     return Telemetry()
 
 
-def make_server(telemetry: Telemetry, **options: Any) -> Server:
+def make_server(telemetry: Telemetry, *, clock: Clock | None = None, **options: Any) -> Server:
     """A server whose handlers have spans of their own."""
-    server = Server("traced", observers=[telemetry.observer(**options)], settings=Settings(expose_errors=False))
+    settings = Settings(expose_errors=False)
+    server = Server("traced", observers=[telemetry.observer(**options)], settings=settings, clock=clock)
 
     @server.tool
     async def add(a: int, b: int) -> int:
@@ -261,7 +263,8 @@ async def test_exception_of_a_handler_is_recorded_with_its_incident(telemetry: T
 
 
 async def test_timeout_ends_the_spans(telemetry: Telemetry) -> None:
-    async with opened(make_server(telemetry), telemetry) as client:
+    server = make_server(telemetry, clock=ManualClock())  # so that the client notices first
+    async with opened(server, telemetry) as client:
         with pytest.raises(RequestTimeout):
             await client.call_tool("hang", timeout=1)
     assert (telemetry.one("tools/call hang", CLIENT).attributes or {})["error.type"] == "timeout"
