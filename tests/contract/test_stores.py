@@ -677,6 +677,7 @@ async def test_watch_reports_writes_of_acquire(place: SharedStore) -> None:
     near, far = WatchRecorder(), WatchRecorder()
     ours.watch("session/1/", near)
     theirs.watch("session/1/", far)
+    await theirs.get(KEY)  # now the watch is active
     await ours.acquire("session/1", "us", 10, writes=[Put(KEY, b"x"), Delete("session/1/b")])
     place.clock.advance(1)
     await until(lambda: near.keys == far.keys == {KEY, "session/1/b"})
@@ -703,6 +704,7 @@ async def test_watch_reports_changes_of_other_processes(place: SharedStore) -> N
     await theirs.commit([Put("session/1/early", b"x")])
     told = WatchRecorder()
     ours.watch("session/1/", told)
+    await ours.get(KEY)  # now the watch is active
     await theirs.commit([Put("session/1/a", b"x")])
     await theirs.commit([Delete("session/1/a"), Put("session/1/b", b"x")])
     place.clock.advance(1)
@@ -713,6 +715,7 @@ async def test_own_change_hides_no_change_of_another_process(place: SharedStore)
     ours, theirs = await place.enter(), await place.enter()
     told = WatchRecorder()
     ours.watch("session/1/", told)
+    await ours.get(KEY)  # now the watch is active
     await theirs.commit([Put("session/1/theirs", b"x")])
     await ours.commit([Put("session/1/ours", b"x")])
     place.clock.advance(1)
