@@ -101,12 +101,16 @@ class BackendGuard:
         return BackendPermit(permit, self._losses)
 
     def leave(self, permit: BackendPermit, call: IncomingRequest, error: BaseException | None) -> None:
-        """End a request that was admitted; an error may count against the backend. Requests that were lost at the same
-        time are one failure: a backend that dies once and is back at once must not be refused because many requests
-        were in flight."""
+        """End a request that was admitted; an error, or a result after the deadline, may count against the backend: the
+        backend knows the deadline, and may be the first to report it. Requests that were lost at the same time are one
+        failure: a backend that dies once and is back at once must not be refused because many requests were in
+        flight."""
         breaker = self.breaker
         if breaker is not None:
-            outcome = Outcome.SUCCESS if error is None else breaker.judge(error, call)
+            if error is None:
+                outcome = Outcome.FAILURE if breaker.has_expired(call) else Outcome.SUCCESS
+            else:
+                outcome = breaker.judge(error, call)
             if isinstance(error, ConnectionClosed):
                 if permit.losses != self._losses:  # another request that was in flight has reported the loss
                     outcome = Outcome.NEUTRAL

@@ -189,10 +189,13 @@ class CircuitBreaker:
             and call is not None
             and call.done
             and not call.cancelled
-            and call.deadline is not None
-            and call.deadline <= self._owner.clock.now()
+            and self.has_expired(call)
         )
         return Outcome.FAILURE if late else Outcome.NEUTRAL
+
+    def has_expired(self, call: IncomingRequest) -> bool:
+        """Return whether the time limit of a call has passed."""
+        return call.deadline is not None and call.deadline <= self._owner.clock.now()
 
     # --- the record ----------------------------------------------------------------------------
 
