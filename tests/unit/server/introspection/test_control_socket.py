@@ -56,6 +56,11 @@ def calls_of(process: Process) -> list[str]:
     return [] if state is None else [call.target for call in state.server.calls if call.method == "tools/call"]
 
 
+def running_threads(process: Process) -> int:
+    state = query_state(process.sockets[0])
+    return 0 if state is None else sum(queue.running for queue in state.server.queues if queue.name == "threads")
+
+
 async def test_socket_is_for_its_user_only(process: Process) -> None:
     [path] = process.sockets
     assert path.name == f"{process.process.pid}.sock"
@@ -69,6 +74,7 @@ async def test_state_names_connections_calls_and_their_ages(
     async with Client(process.url, revision="2025-11-25", name="till") as client:
         calls = [asyncio.create_task(client.call_tool(name)) for name in ("wait", "block")]
         await asyncio.to_thread(eventually, lambda: sorted(calls_of(process)) == ["block", "wait"])
+        await asyncio.to_thread(eventually, lambda: running_threads(process) == 1)
         state = query_state(process.sockets[0])
         assert state is not None
         [connection] = state.server.connections
