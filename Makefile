@@ -2,6 +2,7 @@
 #   make demo    a tour of a small server            make test    everything that CI runs
 #   make test-long    everything, with the campaigns, soak and timing tests that `make test` leaves out; random choices
 #                     follow a new seed each time, which is printed (SEED=… repeats a run)
+#   make test-delays  the same as `make test`, with random delays of callbacks, timers and threads (SEED=… varies them)
 #   make test-minimum the core of the suite with the lowest versions of all dependencies that pyproject.toml allows
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  and the way to a first call; or beside one of our own commits (BASE=…)
@@ -24,7 +25,7 @@ CORE    := tests/unit tests/property tests/contract tests/spec tests/attacks
 # The tests start hundreds of Python processes, each of which would otherwise compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-minimum test-upgrade check bench fuzz chaos rows docs conformance conformance-old dist clean
+.PHONY: demo test test-long test-delays test-minimum test-upgrade check bench fuzz chaos rows docs conformance conformance-old dist clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -70,6 +71,10 @@ test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.ready .
 test-long: SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(1 << 32))')
 test-long: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.all .cache/schemas/.ready
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" --hypothesis-profile=long --hypothesis-seed=$(SEED) tests
+
+test-delays: SEED ?= 1
+test-delays: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.ready .cache/schemas/.ready
+	$(BIN)/python -m pytest -p tests.delays --delays $(SEED) -n $(JOBS) --dist worksteal tests
 
 $(MINIMUM)/.ready: pyproject.toml tools/minimum_versions.py
 	$(PYTHON) -m venv --clear $(MINIMUM)
