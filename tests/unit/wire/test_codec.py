@@ -31,6 +31,7 @@ def malformed(frame: bytes) -> Malformed:
         b'{"jsonrpc":"2.0","params":{},"id":1,"method":"a"}',
         b'{"jsonrpc":"2.0","id":1,"method":"a","params":[1]}',
         b'{"jsonrpc":"2.0","id":1,"method":"\xc3\xa4"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"text":"\xff"}}',
         b'{"jsonrpc":"2.0","method":"a"}',
         b'{"jsonrpc":"2.0","id":1,"result":{}}',
         b"[]",
