@@ -96,6 +96,8 @@ TARGETS = {
     "trunkline, uvicorn": Target("asgi_server.py", "trunkline"),
     "trunkline, gateway": Target("gateway.py", "trunkline"),
     "trunkline, modern, gateway": Target("gateway.py", "trunkline", stateless="2026-07-28"),
+    "trunkline, relay": Target("relay.py", "trunkline"),
+    "trunkline, modern, relay": Target("relay.py", "trunkline", stateless="2026-07-28"),
     "fastmcp, proxy": Target("peers/fastmcp_proxy.py", "fastmcp"),
     "bare": Target("peers/bare.py", "bare"),
     "turbomcp": Target("peers/turbomcp_server.py", "turbomcp"),
@@ -405,8 +407,15 @@ ROWS = (
     Row(
         "http echo through a gateway, 32 connections",
         ECHO,
-        ("trunkline, gateway", "trunkline, modern, gateway", "trunkline", "fastmcp, proxy"),
-        (Bar("cheaper", 10, "fastmcp, proxy", ours="trunkline, gateway"),),
+        (
+            *("trunkline, gateway", "trunkline, modern, gateway", "trunkline, relay", "trunkline, modern, relay"),
+            *("trunkline", "fastmcp, proxy"),
+        ),
+        (
+            Bar("cheaper", 10, "fastmcp, proxy", ours="trunkline, gateway"),
+            Bar("at most", 1.25, "trunkline, relay", ours="trunkline, gateway"),
+            Bar("at most", 1.25, "trunkline, modern, relay", ours="trunkline, modern, gateway"),
+        ),
         window=32,
         how="http",
     ),

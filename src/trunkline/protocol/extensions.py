@@ -31,9 +31,9 @@ def validate_extensions(extensions: Mapping[str, Mapping[str, Any]] | None) -> d
 
 def negotiated_settings(name: str, ours: Capabilities, theirs: Capabilities) -> Mapping[str, Any] | None:
     """Return the peer's settings of an extension that both sides declare; otherwise None."""
-    mine, others = _declared_extensions(ours), _declared_extensions(theirs)
-    settings: Any = others.get(name)
-    return cast("Mapping[str, Any]", settings) if name in mine and isinstance(settings, Mapping) else None
+    settings: Any = _declared_extensions(theirs).get(name)
+    both = isinstance(settings, Mapping) and name in _declared_extensions(ours)
+    return cast("Mapping[str, Any]", settings) if both else None
 
 
 def _declared_extensions(capabilities: Capabilities) -> Mapping[str, Any]:
