@@ -368,10 +368,10 @@ async def test_former_holder_cannot_delete_a_session(first: ServerRun, second: S
 @pytest.mark.row("D08")
 async def test_former_holder_does_not_record_use(first: ServerRun, second: ServerRun, clock: ManualClock) -> None:
     session = await first.host.session()
-    await taken(first, second, session)
-    before = await second.record(session)
     [held] = first.host.endpoint.sessions
     assert held.stored is not None
+    await taken(first, second, session)
+    before = await second.record(session)
     clock.advance(1)
     held.stored.touch()
     await until(lambda: len(first.host.endpoint.sessions) == 0)
@@ -394,9 +394,9 @@ async def test_call_in_a_lost_session_has_unknown_outcome(first: ServerRun, seco
     session = await first.host.session()
     asking = asyncio.ensure_future(first.call(session, "slow"))
     await began.wait()
-    await taken(first, second, session)
     [held] = first.host.endpoint.sessions
     assert held.stored is not None
+    await taken(first, second, session)
     assert not await held.stored.confirm_lease()
     answer = await asking
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
@@ -441,8 +441,8 @@ async def test_writes_waiting_for_a_refused_lease_are_refused(first: ServerRun, 
 async def test_reader_of_a_session_being_lost_is_released(first: ServerRun, second: ServerRun) -> None:
     session = await first.host.session()
     await first.subscribe(session, "note://a")
-    await taken(first, second, session)
     [held] = first.host.endpoint.sessions
+    await taken(first, second, session)
     first.server.notify_updated("note://a")
     await until(lambda: held.channel.closed)
     for number in (0, 7):
