@@ -42,14 +42,18 @@ class HttpServerProcess(Process):
         env: Mapping[str, str] | None = None,
         stateless: str | None = None,
         token: str | None = None,
+        *,
+        exclusive: bool = False,
     ) -> None:
         """`stateless` is the revision that each request names; without it every connection has a session. `token`
-        goes with every request.
+        goes with every request. The port of an `exclusive` server is not held for it.
         """
         self._stateless = stateless
         self._authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"
         self._held_port = HeldPort()
         self._port = self._held_port.number
+        if exclusive:
+            self._held_port.close()
         super().__init__([*command, "http", str(self._port)], env)
         self._lines: list[HttpConnection] = []
         self._streams: list[HttpConnection] = []

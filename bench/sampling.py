@@ -45,8 +45,12 @@ def _over_stdio(row: Row, name: str, command: Command, batches: int) -> Iterator
 def _over_http(row: Row, name: str, command: Command, batches: int) -> Iterator[Sample]:
     stateless = TARGETS[name].stateless if name in TARGETS else None
     token = TOKEN if name in TARGETS and TARGETS[name].verified else None
+    exclusive = name in TARGETS and TARGETS[name].exclusive
     env = _environment(row, name)
-    with _kept(name, command) as kept, HttpServerProcess(command, env | kept, stateless, token) as server:
+    with (
+        _kept(name, command) as kept,
+        HttpServerProcess(command, env | kept, stateless, token, exclusive=exclusive) as server,
+    ):
         yield from _asked(row, server, batches)
 
 

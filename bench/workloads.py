@@ -26,6 +26,7 @@ class Target:
     guard: Literal["rate", "breaker"] | None = None  # of each tool
     workers: int = 0  # over HTTP: so many processes on one port; 0: the one, without a supervisor
     carried: bool = False  # over HTTP: the owner of each session is another worker than the one of its connection
+    exclusive: bool = False  # over HTTP: it listens without SO_REUSEADDR, so its port cannot be held for it
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ TARGETS = {
     "mcp low-level": Target("peers/mcp_lowlevel.py", "mcp"),
     "fastmcp": Target("peers/fastmcp_server.py", "fastmcp"),
     "chuk": Target("peers/chuk_server.py", "chuk"),
-    "zeromcp": Target("peers/zeromcp_server.py", "zeromcp"),
+    "zeromcp": Target("peers/zeromcp_server.py", "zeromcp", exclusive=True),
     "bare uvicorn": Target("peers/bare_http.py", "bare-http"),
     "bare uvicorn, modern": Target("peers/bare_http.py", "bare-http", stateless="2026-07-28"),
     "trunkline, modern": Target("server.py", "trunkline", stateless="2026-07-28"),
