@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 LONGEST = 0.03  # seconds
-CALLBACKS = 0.01  # of a hundred callbacks, one waits
-THREADS = 0.5
-TIMERS = 0.3
-LATENESS = 0.2  # of a timer, as a part of its delay: timers with clearly different delays keep their order
+CALLBACKS, THREADS, TIMERS = 0.01, 0.5, 0.3  # probability of a delay
+LATENESS = 0.2  # of a timer, as a fraction of its interval: timers with clearly different intervals keep their order
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

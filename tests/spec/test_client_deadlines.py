@@ -95,6 +95,7 @@ async def test_timeout_that_the_server_notices_first_is_a_timeout(revision: str,
     async with Client(server, clock=clock, revision=revision) as client:
         for call in (
             client.call_tool("wait", timeout=0.01, raise_on_error=raise_on_error),
+            client.start_tool("wait", timeout=0.01),
             client.request("acme/wait", timeout=0.01),
         ):
             started.clear()

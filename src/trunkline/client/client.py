@@ -33,6 +33,7 @@ from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.protocol.types import (
     NO_ARGUMENTS,
     CallToolParams,
+    CallToolResult,
     CompleteParams,
     CompleteResult,
     Completion,
@@ -482,8 +483,8 @@ class Client:
                 on_abandoned=self._tasks.abandon_call,
             )
             reply, result = await runtime.run_on_own_loop(repeating)
-        if deadline is not None and reports_timeout(result) and deadline.expired:  # the server was quicker to notice
-            raise RequestTimeout("tools/call", round(deadline.elapsed, 3))
+        if deadline is not None:
+            _check_timeout(result, deadline)
         if not known_tools.fresh:
             await runtime.wait_for_tools(result, None if deadline is None else deadline.due)
         if isinstance(result, TaskStarted):
@@ -529,6 +530,7 @@ class Client:
             on_progress=relay,
             on_abandoned=self._tasks.abandon_call,
         )
+        _check_timeout(result, deadline)
         if isinstance(result, TaskStarted):
             return Task(
                 self._tasks, result.snapshot, tool=name, returns=returns, request=result.request, progress_relay=relay
@@ -657,6 +659,12 @@ class Client:
         callbacks.roots = [to_root(root) for root in roots]
         if supervisor is not None and supervisor.connection is not None:
             supervisor.connection.notify("notifications/roots/list_changed")
+
+
+def _check_timeout(result: CallToolResult | TaskStarted, deadline: ProgressDeadline) -> None:
+    """Raise `RequestTimeout` if the server has noticed first that the time is over."""
+    if reports_timeout(result) and deadline.expired:
+        raise RequestTimeout("tools/call", round(deadline.elapsed, 3))
 
 
 def _relay(on_progress: OnProgress | None) -> ProgressRelay | None:

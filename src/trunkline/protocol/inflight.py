@@ -95,6 +95,10 @@ class TrackedRequest(Struct):
             due = now + timeout
             self.deadline = due if latest is None or due < latest else latest
 
+    def has_expired(self, now: float) -> bool:
+        """Return whether the deadline has passed."""
+        return self.deadline is not None and self.deadline <= now
+
     def suspend_deadline(self, now: float) -> None:
         """Suspend the timeout, but not the maximum duration."""
         self.suspensions += 1

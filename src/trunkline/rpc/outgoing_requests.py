@@ -196,9 +196,9 @@ class OutgoingRequests:
         else:
             data = None if event.error.data is UNSET else event.error.data
             error = PeerError(event.error.code, event.error.message, data)
-            now, due = self._clock.now(), event.request.deadline
-            expired = due is not None and now >= due and _reports_timeout(error)
-            waiter.set_exception(_timeout(event.request, now) if expired else error)
+            now = self._clock.now()
+            timed_out = _reports_timeout(error) and event.request.has_expired(now)
+            waiter.set_exception(_timeout(event.request, now) if timed_out else error)
 
     def reject_response(self, request: OutgoingRequest, why: str) -> None:
         """Fail a request whose response is malformed."""

@@ -353,8 +353,8 @@ def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) 
 
 
 def without_outermost_frame(error: BaseException) -> BaseException:
-    """Remove the frame that called `result()` of a task from the traceback of the task's error: that frame refers to
-    the task, and so to the error. A task gives away the traceback with the first call."""
+    """Remove the frame that called `Task.result` from the traceback of the task's error: that frame refers to the task,
+    and so to the error. Only the first call of `result` returns the traceback."""
     return error.with_traceback(None if error.__traceback__ is None else error.__traceback__.tb_next)
 
 

@@ -194,8 +194,8 @@ class CircuitBreaker:
         return Outcome.FAILURE if late else Outcome.NEUTRAL
 
     def has_expired(self, call: IncomingRequest) -> bool:
-        """Return whether the time limit of a call has passed."""
-        return call.deadline is not None and call.deadline <= self._owner.clock.now()
+        """Return whether the deadline of a call has passed."""
+        return call.has_expired(self._owner.clock.now())
 
     # --- the record ----------------------------------------------------------------------------
 
