@@ -149,7 +149,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     replay_streams: int = 64  # of one session
     replay_session_bytes: int = 32 * MIB  # of all streams of one session; answered streams are dropped first
     stream_retry: float = 1.0  # reconnection delay sent to clients; clients wait 0.5 s to 300 s
-    stream_keepalive: float = 15.0  # of silence on a stream, before the server sends a comment
+    stream_keepalive: float = 15.0  # of silence on a stream at the longest; then the server sends a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive
 
     # Workers, and health checks of HTTP servers.

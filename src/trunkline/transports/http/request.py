@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from trunkline.errors import ProtocolError, Refusal
@@ -344,9 +344,11 @@ class HttpRequest:
         """Write a chunk of a stream, waiting while the peer reads too slowly."""
         await self._writer.write(self, data)
 
-    def write_nowait(self, data: bytes) -> bool:
-        """Write a chunk of a stream at once; return False if the peer reads too slowly, or the source has to wait."""
-        return self._writer.write_nowait(self, data)
+    @property
+    def write_nowait(self) -> Callable[[bytes], bool]:
+        """A function that writes a chunk of a stream at once; it returns False if the peer reads too slowly, or the
+        source has to wait."""
+        return partial(self._writer.write_nowait, self)
 
     async def end_stream(self) -> None:
         """End a stream."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from trunkline.clock import Clock
 from trunkline.errors import Interrupted, InvalidRequest, UnsupportedVersion
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.revisions import SUPPORTED_VERSIONS, Revision
@@ -21,6 +22,7 @@ from trunkline.wire.messages import ErrorResponse, Incoming, Malformed, Request,
 
 __all__ = [
     "Responder",
+    "SseKeepalive",
     "check_version",
     "refuse_malformed",
     "refuse_not_acceptable",
@@ -99,20 +101,19 @@ class Responder:
             stream.detach_reader(reader)
             raise
         request.when_disconnected(stream.wake_reader)
-        keepalive = SseKeepalive(self._keepalive_interval, stream.wake_reader)
+        keepalive = SseKeepalive(self._keepalive_interval, stream, self._clock)
         expiry = (
             None
             if request.auth_expires_at is None
             else self._clock.call_at(request.auth_expires_at, lambda: stream.detach_reader(reader))
         )
         if stream.is_current_reader(reader):
-            stream.push = keepalive.wrap_write(request.write_nowait)
+            stream.push = request.write_nowait
         try:
             while stream.is_current_reader(reader) and not request.disconnected:
                 if data := stream.take():
                     await request.write(data)
                     stream.confirm_written()
-                    keepalive.reset()
                 elif stream.exhausted:
                     break
                 elif keepalive.due:
@@ -162,53 +163,41 @@ class DecisionTimeouts:
 
 
 class SseKeepalive:
-    """Keep-alive state of one stream: due after `interval` seconds without a write.
+    """Keep-alive state of one stream: due before it has been silent for longer than `interval` seconds.
 
-    A write only notes the time; the timer is rescheduled when it fires, not with every write.
+    Events are not timed, since one notification may go to many streams. Instead, a timer checks twice in an interval
+    whether the reader has moved on. After a comment, whose time is known, the next one is due after two checks; after
+    an event, which may be as old as the time between two checks, it is due after one.
     """
 
-    __slots__ = (
-        "_interval",
-        "_last_write",
-        "_loop",
-        "_timer",
-        "_wake",
-        "due",
-    )
+    __slots__ = ("_checks_left", "_clock", "_delay", "_position", "_stream", "_timer")
 
-    def __init__(self, interval: float, wake: Callable[[], None]) -> None:
-        self.due = False
-        self._loop = asyncio.get_running_loop()
-        self._wake = wake
-        self._interval = interval
-        self._last_write = self._loop.time()
-        self._timer = self._loop.call_later(interval, self._check)
+    def __init__(self, interval: float, stream: Stream, clock: Clock) -> None:
+        self._clock = clock
+        self._stream = stream
+        self._position = stream.last_read
+        self._checks_left = 2
+        self._delay = interval / 2
+        self._timer = clock.call_at(clock.now() + self._delay, self._check)
+
+    @property
+    def due(self) -> bool:
+        """Whether a comment is to be sent now."""
+        return self._checks_left == 0
 
     def reset(self) -> None:
-        """Note a write."""
-        self.due = False
-        self._last_write = self._loop.time()
-
-    def wrap_write(self, write_nowait: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
-        """Return a write function that resets the keep-alive when it writes."""
-
-        now = self._loop.time
-
-        def write(data: bytes) -> bool:
-            if not write_nowait(data):
-                return False
-            self.due = False
-            self._last_write = now()
-            return True
-
-        return write
+        """Start a new interval after a comment."""
+        self._checks_left = 2
 
     def _check(self) -> None:
-        left = self._last_write + self._interval - self._loop.time()
-        if left <= 0:
-            self.due = True
-            self._wake()
-        self._timer = self._loop.call_later(left if left > 0 else self._interval, self._check)
+        self._timer = self._clock.call_at(self._clock.now() + self._delay, self._check)
+        if self._position != self._stream.last_read:
+            self._position = self._stream.last_read
+            self._checks_left = 1
+        elif self._checks_left:
+            self._checks_left -= 1
+        if self.due:
+            self._stream.wake_reader()
 
     def stop(self) -> None:
         """Stop the timer."""

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from trunkline.wire.messages import RequestId
 
 __all__ = ["EventStore", "MemoryEventStore", "StreamEvents", "format_event_id", "parse_event_id"]
@@ -61,12 +59,15 @@ class EventStore(Protocol):
         ...
 
 
-class StreamEvents(Struct):
+class StreamEvents:
     """The retained events of one stream."""
 
-    frames: deque[bytes]
-    last: int = 0  # the number of the newest
-    size: int = 0  # bytes
+    __slots__ = ("frames", "last", "size")
+
+    def __init__(self, frames: deque[bytes], last: int = 0, size: int = 0) -> None:
+        self.frames = frames
+        self.last = last  # the number of the newest
+        self.size = size  # bytes
 
 
 class MemoryEventStore:

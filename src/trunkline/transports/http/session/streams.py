@@ -59,15 +59,14 @@ class Stream:
 
     def write(self, frame: bytes) -> None:
         """Append a message; send it at once if the reader is waiting for it and the store has committed it."""
-        events, waiter = self._events, self._change_waiter
+        events = self._events
         number = events.append(self.number, frame, self.last_read if self._reader_expected else None)
         settled = events.is_committed(self.number)
         if (
             settled
             and self.push is not None
             and self.last_read == number - 1  # the reader has read everything before this event …
-            and waiter is not None
-            and not waiter.done()  # … and waits for more
+            and self._change_waiter is not None  # … and waits for more
             and self.push(self._encode_event(number, frame))
         ):
             self.last_read = number
@@ -105,8 +104,9 @@ class Stream:
     def wake_reader(self) -> None:
         """Wake the reader: events, the end or another reader may be there. Without a reader, release the writers that
         wait for one."""
-        if self._change_waiter is not None and not self._change_waiter.done():
-            self._change_waiter.set_result(None)
+        waiter, self._change_waiter = self._change_waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if not self._reader_expected and self.unread_bytes and self._events.is_committed(self.number):
             self.unread_bytes = 0  # the event store retains it for a later reader, within its own limits
             self._wake_drain()
@@ -214,6 +214,6 @@ class Stream:
 
     def wait_for_change(self) -> "asyncio.Future[None]":
         """Return a future that is done when `wake_reader` is called."""
-        if self._change_waiter is None or self._change_waiter.done():
+        if self._change_waiter is None or self._change_waiter.done():  # done if the one who waited was cancelled
             self._change_waiter = asyncio.get_running_loop().create_future()
         return self._change_waiter
