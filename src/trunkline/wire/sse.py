@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.wire.framing import TooLarge
 from trunkline.wire.undecoded import Edges
 
-__all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event", "encode_message"]
+__all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event", "encode_message", "encode_numbered_message"]
 
 COMMENT: Final = b":\n\n"
 """An empty comment, which keeps a connection from timing out."""
@@ -39,11 +39,14 @@ def encode_event(data: bytes, *, kind: str | None = None, id: str | None = None,
     return b"%bdata: %b\n\n" % (head, data)
 
 
-def encode_message(data: bytes, id: str | None = None) -> bytes:  # noqa: A002
-    """Encode an event of kind `message`, as `encode_event` does."""
-    if id is None:
-        return b"event: message\ndata: %b\n\n" % data
-    return b"event: message\nid: %b\ndata: %b\n\n" % (id.encode(), data)
+def encode_message(data: bytes) -> bytes:
+    """Encode an event of kind `message` without an id, as `encode_event` does."""
+    return b"event: message\ndata: %b\n\n" % data
+
+
+def encode_numbered_message(data: bytes, stream: int, number: int) -> bytes:
+    """Encode an event of kind `message` whose id consists of two numbers, as `encode_event` does."""
+    return b"event: message\nid: %d-%d\ndata: %b\n\n" % (stream, number, data)
 
 
 class SseDecoder:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from trunkline.transports.http.session.event_store import EventStore, format_event_id
+from trunkline.transports.http.session.event_store import EventStore
 from trunkline.wire import sse
 
 __all__ = ["STANDALONE", "Stream"]
@@ -76,7 +76,9 @@ class Stream:
             self.wake_reader()
 
     def _encode_event(self, number: int, frame: bytes) -> bytes:
-        return sse.encode_message(frame, format_event_id(self.number, number) if self.has_event_ids else None)
+        if self.has_event_ids:
+            return sse.encode_numbered_message(frame, self.number, number)
+        return sse.encode_message(frame)
 
     def complete(self) -> None:
         """End the stream because all its replies were written or cancelled, and record that in the store."""
