@@ -26,7 +26,7 @@ import trunkline
 ROUNDS = 20
 BATCHES = 25  # of one process
 PACKAGE = Path(trunkline.__file__).parent
-QUESTION = re.compile(r"(?:self\.)?_?facts\.(?:observed|tracer is not None)|call\.timing is not None")
+QUESTION = re.compile(r"(?:self\.)?_?facts\.(?:observed|wants_received|tracer is not None)|call\.timing is not None")
 FILES = ("rpc/connection.py", "rpc/replies.py", "rpc/dispatch.py")
 MIN_QUESTIONS = 8  # fewer: the code has changed, and this program has to follow
 

@@ -68,7 +68,8 @@ class CallTiming:
         """Note that the handler starts, so many seconds after its request was received."""
         self.waited = waited
         self.started = self._now()
-        self.report_step(call, "started", waited)
+        if self._report_step is not None:
+            self._report_step(call, "started", waited)
 
     def on_decoded(self, call: "IncomingRequest", params: Any) -> None:
         """Note that the handler is known and the params are valid. If there is a tracer, the span of the call is
@@ -86,13 +87,15 @@ class CallTiming:
                 headers=None if call.origin is None else call.origin.headers,
                 received=received,
             )
-        self.report_step(call, "decoded")
+        if self._report_step is not None:
+            self._report_step(call, "decoded", self._elapsed())
 
     def on_ended(self, call: "IncomingRequest") -> None:
         """Note that the handler has a result or an error."""
         if self.ended is None:
             self.ended = self._now()
-            self.report_step(call, "ended")
+            if self._report_step is not None:
+                self._report_step(call, "ended", self._elapsed())
 
     def report_step(self, call: "IncomingRequest", step: str, seconds: float | None = None) -> None:
         """Report a step that takes place now, if an observer wants that. `seconds` have passed since the request was

@@ -192,7 +192,7 @@ class PeerConnection:
             now = self._clock.now()
             if self._keepalive is not None:
                 self._keepalive.last_received = now
-            if self.facts.observed and self.facts.want(Received):
+            if self.facts.wants_received:
                 self.facts.emit(Received, count=len(messages))
             receive, headers, envelope = self.session.receive, origin.routing_headers, origin.envelope
             for message in messages:

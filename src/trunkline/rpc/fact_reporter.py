@@ -20,6 +20,7 @@ from trunkline.facts import (
     HandlerFailed,
     MessageUnreadable,
     Observers,
+    Received,
     RequestEnded,
 )
 from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest, TrackedRequest
@@ -76,7 +77,7 @@ class FactReporter:
             "_wants_ended",
             "_wants_started",
         ),
-        *("number", "observed", "session", "tracer"),
+        *("number", "observed", "session", "tracer", "wants_received"),
     )
 
     def __init__(
@@ -91,7 +92,7 @@ class FactReporter:
         self._clock = clock
         self._observers = observers
         self.observed = bool(observers)  # an observer wants more than failures, which have their own flag
-        self._wants_ended = self._wants_started = False
+        self._wants_ended = self._wants_started = self.wants_received = False
         self._report_step: StepReporter | None = None
         self.tracer = observers.tracer if self.observed else None  # starts the spans of calls and requests
         if self.observed:
@@ -104,6 +105,7 @@ class FactReporter:
         self._make_timing, self._find_traceparent = CallTiming, find_traceparent
         observers = self._observers
         self._wants_ended, self._wants_started = observers.want(CallEnded), observers.want(CallStarted)
+        self.wants_received = observers.want(Received)
         if observers.want(CallStep):
             self._report_step = StepReporter(self.number, observers.on)
         # The clock of some event loops counts in milliseconds, which is too coarse for durations.
@@ -170,8 +172,9 @@ class FactReporter:
 
     def _begin_timing(self, call: IncomingRequest, params: Any, waited: float) -> "CallTiming":
         timing = call.timing = self._make_timing(params, self._elapsed, self._report_step, self.tracer)
-        timing.report_step(call, "received", 0.0)
-        timing.report_step(call, "admitted", waited)
+        if self._report_step is not None:
+            self._report_step(call, "received", 0.0)
+            self._report_step(call, "admitted", waited)
         return timing
 
     def emit_call_ended(
@@ -204,7 +207,7 @@ class FactReporter:
             CallEnded(
                 connection=self.number,
                 at=now,
-                request=_cut(call.id),
+                request=call.id if type(call.id) is int else _cut(call.id),
                 method=call.method.name,
                 target=None if call.target is None else _cut(call.target),
                 outcome=outcome,

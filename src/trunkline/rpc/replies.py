@@ -60,7 +60,9 @@ class Replies:
             if reply is not None and self.recorder is not None:
                 self.recorder.on_reply(call.id, reply)
             if reply is not None and self._facts.observed:
-                self._facts.emit_call_ended(call, _outcome(value), kind=failure_kind(value), response_size=size)
+                outcome = _outcome(value)
+                kind = failure_kind(value) if outcome == "failed" else None
+                self._facts.emit_call_ended(call, outcome, kind=kind, response_size=size)
 
     def _reply_unsendable(self, call: IncomingRequest, error: Exception) -> None:
         """Reply with an error, since the reply that was meant to be sent cannot be encoded or is too large."""
