@@ -65,7 +65,7 @@ demo: $(VENV)/.ready
 
 test: check $(PEERS)/mcp/.ready $(PEERS)/mcp-1/.ready $(PEERS)/packages/.ready .cache/schemas/.ready
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report= tests
+	$(BIN)/python -m pytest -p tests.measurement --coverage -n $(JOBS) --dist worksteal tests
 	$(BIN)/python tools/coverage_gates.py
 
 test-long: SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(1 << 32))')

@@ -3,19 +3,15 @@ schema.
 """
 
 import gc
-import importlib
 import os
-import pkgutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from coverage import Coverage
 from hypothesis import HealthCheck, settings
 from tests.transcripts import check_transcript
 
-import trunkline
 from trunkline.testing import RawPeer, ScriptedServer, Transcript
 
 # Here, before the tests of the pages import them.
@@ -66,22 +62,6 @@ def seed(pytestconfig: pytest.Config) -> int:
     """Seed for a test that makes random choices: fixed in `make test`, different in each `make test-long`."""
     given = pytestconfig.getoption("--hypothesis-seed", None)
     return SEED if given is None else int(given)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Measure coverage while the package is imported, but not while tests are collected."""
-    coverage = Coverage.current()
-    if coverage is None:
-        return (yield)
-    for module in pkgutil.walk_packages(trunkline.__path__, "trunkline."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    coverage.stop()
-    try:
-        return (yield)
-    finally:
-        coverage.start()
 
 
 def pytest_collection_finish() -> None:
