@@ -1,14 +1,15 @@
 """Plugin that measures coverage: `pytest -p tests.measurement --coverage`. The data goes to `.cache/coverage`.
 
-It measures the import of the package, and tests with their fixtures, but neither collection nor tests with the marker
-`no_cover`. With pytest-cov, the marker has no effect in the workers of xdist: each of them measures twice, and the
-marker stops one of the two.
+It measures the import of the package, tests and fixtures; not collection, what pytest does between tests, and what has
+the marker `no_cover`. With pytest-cov, the marker has no effect in the workers of xdist: each of them measures twice,
+and the marker stops one of the two.
 """
 
+import contextlib
 import importlib
 import os
 import pkgutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ class Measurement:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Import the whole package, then stop until the first test starts."""
+        """Import the whole package, then stop."""
         package = importlib.import_module("trunkline")
         for module in pkgutil.walk_packages(package.__path__, "trunkline."):
             if not module.name.endswith("__main__"):
@@ -54,10 +55,32 @@ class Measurement:
         self._measure(False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Measure a test with its fixtures, unless it has the marker."""
-        self._measure(item.get_closest_marker("no_cover") is None)
-        return (yield)
+    def pytest_fixture_setup(self, request: pytest.FixtureRequest) -> Generator[None, object, object]:
+        """Measure the set-up of a fixture."""
+        with self._measured(request.node):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """Measure a test."""
+        with self._measured(pyfuncitem):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measure the end of fixtures."""
+        with self._measured(item):
+            return (yield)
+
+    @contextlib.contextmanager
+    def _measured(self, node: pytest.Item | pytest.Collector) -> Iterator[None]:
+        """Measure unless the node has the marker."""
+        before = self._measuring
+        self._measure(node.get_closest_marker("no_cover") is None)
+        try:
+            yield
+        finally:
+            self._measure(before)
 
     def pytest_unconfigure(self) -> None:
         """Save what was measured."""
