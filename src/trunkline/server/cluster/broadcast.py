@@ -9,132 +9,36 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from struct import Struct as Layout
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from trunkline.clock import Clock
 from trunkline.server.cluster.membership import Membership, PeerTable
 from trunkline.server.cluster.messages import ACK, BROADCAST, BROADCAST_MISSED, ClusterCallbacks
 
-__all__ = ["PendingBroadcast", "PendingBroadcasts", "ReceivedBroadcasts", "ReliableBroadcast"]
+__all__ = ["ReliableBroadcast"]
 
 _HEADER: Final = Layout(">QQ")
-
-
-class PendingBroadcast:
-    """A broadcast that not all peers have acknowledged."""
-
-    __slots__ = ("done", "payload", "sent_at", "sequence", "unacknowledged")
-
-    def __init__(self, sequence: int, payload: bytes, sent_at: float, done: "asyncio.Future[None]") -> None:
-        self.sequence = sequence
-        self.payload = payload
-        self.sent_at = sent_at
-        self.done = done
-        self.unacknowledged: set[str] = set()  # names of the peers that have not acknowledged it
-
-
-class PendingBroadcasts:
-    """Unacknowledged broadcasts of this process, in order. A broadcast completes only after all earlier ones, so its
-    completion covers them too."""
-
-    def __init__(self) -> None:
-        self._last_sequence = 0
-        self._pending: deque[PendingBroadcast] = deque()
-
-    def add(self, payload: bytes, recipients: Iterable[str], now: float) -> PendingBroadcast:
-        """Add a broadcast to the given peers."""
-        self._last_sequence += 1
-        done = asyncio.get_running_loop().create_future()
-        broadcast = PendingBroadcast(self._last_sequence, payload, now, done)
-        broadcast.unacknowledged.update(recipients)
-        self._pending.append(broadcast)
-        return broadcast
-
-    def encode(self, broadcast: PendingBroadcast) -> bytes:
-        """Return the body of a broadcast message."""
-        return _HEADER.pack(broadcast.sequence, self._pending[0].sequence) + broadcast.payload
-
-    def acknowledge(self, name: str, sequence: int) -> None:
-        """Note that a peer has acknowledged a broadcast."""
-        first = self._pending[0].sequence if self._pending else sequence + 1
-        if 0 <= sequence - first < len(self._pending):  # sequence numbers have no gaps
-            self._pending[sequence - first].unacknowledged.discard(name)
-            self._complete_acknowledged()
-
-    def remove_peer(self, name: str) -> None:
-        """Stop waiting for a peer."""
-        for broadcast in self._pending:
-            broadcast.unacknowledged.discard(name)
-        self._complete_acknowledged()
-
-    def give_up(self, before: float) -> set[str]:
-        """Stop waiting for broadcasts sent before a time. Return the peers that had not acknowledged them."""
-        unreached = set[str]()
-        for broadcast in self._pending:
-            if broadcast.sent_at < before:
-                unreached |= broadcast.unacknowledged
-                broadcast.unacknowledged.clear()
-        self._complete_acknowledged()
-        return unreached
-
-    def set_recipients(self, recipients: Iterable[str]) -> list[PendingBroadcast]:
-        """Address all pending broadcasts to other peers, after this process has changed its name. Return the broadcasts
-        to send again."""
-        for broadcast in self._pending:
-            broadcast.unacknowledged = set(recipients)
-        self._complete_acknowledged()
-        return list(self._pending)
-
-    def _complete_acknowledged(self) -> None:
-        while self._pending and not self._pending[0].unacknowledged:
-            done = self._pending.popleft().done
-            if not done.done():  # the caller may have stopped waiting
-                done.set_result(None)
-
-    def awaited_peers(self) -> set[str]:
-        """Return the peers that have broadcasts to acknowledge."""
-        return set[str]().union(*(broadcast.unacknowledged for broadcast in self._pending))
-
-    def pending_for(self, name: str, before: float) -> list[PendingBroadcast]:
-        """Return the broadcasts sent up to a time that a peer has not acknowledged."""
-        return [
-            broadcast for broadcast in self._pending if name in broadcast.unacknowledged and broadcast.sent_at <= before
-        ]
-
-
-class ReceivedBroadcasts:
-    """Broadcasts received from one peer."""
-
-    def __init__(self) -> None:
-        # by sequence number: whether it is handled, so that a repetition is acknowledged
-        self._acknowledged: dict[int, bool] = {}
-
-    def receive(self, message: bytes) -> tuple[int, bytes | None]:
-        """Return the sequence number and the payload of a broadcast; the payload is None for a repetition."""
-        number, oldest = _HEADER.unpack_from(message)
-        while self._acknowledged and (first := next(iter(self._acknowledged))) < oldest:
-            del self._acknowledged[first]
-        if number in self._acknowledged:
-            return number, None
-        self._acknowledged[number] = False
-        return number, message[_HEADER.size :]
-
-    def mark_acknowledged(self, sequence: int) -> None:
-        """Note that a broadcast is handled and acknowledged."""
-        if sequence in self._acknowledged:
-            self._acknowledged[sequence] = True
-
-    def is_acknowledged(self, sequence: int) -> bool:
-        """Return whether a repetition of a broadcast is to be acknowledged."""
-        return self._acknowledged.get(sequence, False)
-
-
 _ACK_TIMEOUT_LEASES: Final = 6  # leases: how long to wait for a peer that holds its lease but does not acknowledge
 _SEQUENCE_BYTES: Final = 8  # of the sequence number in an acknowledgement
 
 
+class _PendingBroadcast(Struct, eq=False):
+    """A broadcast that not all peers have acknowledged."""
+
+    sequence: int
+    payload: bytes
+    sent_at: float
+    unacknowledged: set[str]  # names of the peers that have not acknowledged it
+    done: "asyncio.Future[None]"
+
+
 class ReliableBroadcast:
-    """Sends broadcasts until all peers have acknowledged them, and handles those of the peers once."""
+    """Sends broadcasts until all peers have acknowledged them, and handles those of the peers once.
+
+    A broadcast completes only after all earlier ones, so its completion covers them too.
+    """
 
     def __init__(
         self, membership: Membership, peers: PeerTable, callbacks: ClusterCallbacks, lease_ttl: float, clock: Clock
@@ -144,8 +48,10 @@ class ReliableBroadcast:
         self._callbacks = callbacks
         self._lease_ttl = lease_ttl
         self._clock = clock
-        self._pending = PendingBroadcasts()
-        self._received: dict[str, ReceivedBroadcasts] = {}
+        self._last_sequence = 0
+        self._pending: deque[_PendingBroadcast] = deque()  # in order, without gaps
+        # By sender and sequence number: a future that is done when the broadcast is handled; None if it is.
+        self._received: dict[str, dict[int, asyncio.Future[Any] | None]] = {}
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -154,31 +60,42 @@ class ReliableBroadcast:
         broadcasts, or has departed."""
         # Without a membership the peers are unknown; `resend_all` addresses them later.
         recipients = self._peers.names if self._membership.joined else (self._membership.name,)
-        broadcast = self._pending.add(payload, recipients, self._clock.now())
-        self._publish(broadcast)
-        return broadcast.done
+        done = asyncio.get_running_loop().create_future()
+        self._last_sequence += 1
+        broadcast = _PendingBroadcast(self._last_sequence, payload, self._clock.now(), set(recipients), done)
+        self._pending.append(broadcast)
+        self._membership.broadcast(BROADCAST, self._encode(broadcast))
+        return done
 
-    def _publish(self, broadcast: PendingBroadcast) -> None:
-        self._membership.broadcast(BROADCAST, self._pending.encode(broadcast))
+    def _encode(self, broadcast: _PendingBroadcast) -> bytes:
+        """Return the body of a broadcast message."""
+        return _HEADER.pack(broadcast.sequence, self._pending[0].sequence) + broadcast.payload
 
     def awaited_peers(self) -> set[str]:
         """Return the peers that have broadcasts to acknowledge."""
-        return self._pending.awaited_peers()
+        return set[str]().union(*(broadcast.unacknowledged for broadcast in self._pending))
 
     def resend(self, name: str, before: float = float("inf")) -> None:
         """Send a peer again the broadcasts that it has not acknowledged, of those sent up to a time."""
-        for broadcast in self._pending.pending_for(name, before):
-            self._membership.send(name, BROADCAST, self._pending.encode(broadcast))
+        for broadcast in self._pending:
+            if name in broadcast.unacknowledged and broadcast.sent_at <= before:
+                self._membership.send(name, BROADCAST, self._encode(broadcast))
 
     def resend_all(self) -> None:
-        """Send all pending broadcasts again, under the new name of this process."""
-        for broadcast in self._pending.set_recipients(self._peers.names):
-            self._publish(broadcast)
+        """Send all pending broadcasts again, to the peers that this process has under its new name."""
+        self._set_recipients(self._peers.names)
+        for broadcast in self._pending:
+            self._membership.broadcast(BROADCAST, self._encode(broadcast))
 
     def retry_overdue(self) -> None:
         """Send broadcasts again after a lease without acknowledgement; give up after `_ACK_TIMEOUT_LEASES` leases."""
-        now = self._clock.now()
-        for name in self._pending.give_up(now - _ACK_TIMEOUT_LEASES * self._lease_ttl):
+        now, unreached = self._clock.now(), set[str]()
+        for broadcast in self._pending:
+            if broadcast.sent_at < now - _ACK_TIMEOUT_LEASES * self._lease_ttl:
+                unreached |= broadcast.unacknowledged
+                broadcast.unacknowledged.clear()
+        self._complete_acknowledged()
+        for name in unreached:
             self._membership.send(name, BROADCAST_MISSED)
             self._callbacks.report_unacknowledged()
         for name in self.awaited_peers():
@@ -186,22 +103,44 @@ class ReliableBroadcast:
 
     def on_ack(self, sender: str, body: bytes) -> None:
         """Handle an acknowledgement."""
-        self._pending.acknowledge(sender, int.from_bytes(body, "big"))
+        index = int.from_bytes(body, "big") - self._pending[0].sequence if self._pending else 0
+        if 0 <= index < len(self._pending):
+            self._pending[index].unacknowledged.discard(sender)
+            self._complete_acknowledged()
+
+    def abandon_pending(self) -> None:
+        """Complete all pending broadcasts without waiting for acknowledgements."""
+        self._set_recipients(())
+
+    def _set_recipients(self, recipients: Iterable[str]) -> None:
+        for broadcast in self._pending:
+            broadcast.unacknowledged = set(recipients)
+        self._complete_acknowledged()
+
+    def _complete_acknowledged(self) -> None:
+        while self._pending and not self._pending[0].unacknowledged:
+            done = self._pending.popleft().done
+            if not done.done():  # the caller may have stopped waiting
+                done.set_result(None)
 
     # --- receiving -------------------------------------------------------------------------------
 
     def on_broadcast(self, sender: str, body: bytes) -> None:
-        """Handle a broadcast or its repetition, and acknowledge it when its handler is done."""
-        received = self._received.setdefault(sender, ReceivedBroadcasts())
-        sequence, payload = received.receive(body)
-        handling = None if payload is None else self._callbacks.dispatch(sender, payload)
-        if handling is not None:
-            handling.add_done_callback(lambda _: self._acknowledge(sender, received, sequence))
-        elif payload is not None or received.is_acknowledged(sequence):
-            self._acknowledge(sender, received, sequence)
+        """Handle a broadcast and acknowledge it when its handler is done. Only acknowledge a repetition."""
+        sequence, oldest = _HEADER.unpack_from(body)
+        received = self._received.setdefault(sender, {})
+        while received and (first := next(iter(received))) < oldest:
+            del received[first]
+        repeated = sequence in received
+        if not repeated:
+            received[sequence] = self._callbacks.dispatch(sender, body[_HEADER.size :])
+        handling = received[sequence]
+        if handling is None or handling.done():
+            self._acknowledge(sender, sequence)
+        elif not repeated:
+            handling.add_done_callback(lambda _: self._acknowledge(sender, sequence))
 
-    def _acknowledge(self, sender: str, received: ReceivedBroadcasts, sequence: int) -> None:
-        received.mark_acknowledged(sequence)
+    def _acknowledge(self, sender: str, sequence: int) -> None:
         self._membership.send(sender, ACK, sequence.to_bytes(_SEQUENCE_BYTES, "big"))
 
     # --- departures ------------------------------------------------------------------------------
@@ -209,12 +148,10 @@ class ReliableBroadcast:
     def remove_peer(self, name: str) -> None:
         """Forget a departed peer: its acknowledgements and its broadcasts."""
         self._received.pop(name, None)
-        self._pending.remove_peer(name)
+        for broadcast in self._pending:
+            broadcast.unacknowledged.discard(name)
+        self._complete_acknowledged()
 
     def clear_received(self) -> None:
         """Forget the received broadcasts: this process has lost its name, and peers repeat them to its next one."""
         self._received.clear()
-
-    def abandon_pending(self) -> None:
-        """Complete all pending broadcasts without waiting for acknowledgements."""
-        self._pending.set_recipients(())
