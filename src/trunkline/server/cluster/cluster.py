@@ -13,7 +13,7 @@ from trunkline.clock import Clock
 from trunkline.errors import StoreError
 from trunkline.facts import Observers
 from trunkline.server.cluster.broadcast import ReliableBroadcast
-from trunkline.server.cluster.failure_detector import EvictionChecks, FailureDetector
+from trunkline.server.cluster.failure_detector import FailureDetector
 from trunkline.server.cluster.heartbeat import LeaseHeartbeat
 from trunkline.server.cluster.membership import Membership, PeerTable
 from trunkline.server.cluster.messages import (
@@ -63,11 +63,12 @@ class Cluster:
             membership,
             peers,
             callbacks,
-            lease_ttl,
-            clock,
             broadcasts=self._broadcasts,
             heartbeat=self._heartbeat,
-            eviction_checks=EvictionChecks(store, peers, lease_ttl, clock, wall),
+            store=store,
+            lease_ttl=lease_ttl,
+            clock=clock,
+            wall=wall,
         )
         self._join_lock = asyncio.Lock()
         self._register_handlers()

@@ -6,7 +6,7 @@ suspected peer is one whose messages may have been lost: requests to it wait unt
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -19,55 +19,7 @@ from trunkline.server.cluster.messages import EVICTED, PING, ClusterCallbacks
 from trunkline.stores.bus import is_process_name
 from trunkline.stores.store import Held, Lease, Store
 
-__all__ = ["EvictionChecks", "FailureDetector", "SuspectedPeers"]
-
-
-class EvictionChecks:
-    """Running checks of peers. Concurrent checks of one peer share a single store operation."""
-
-    def __init__(self, store: Store, peers: PeerTable, lease_ttl: float, clock: Clock, wall: Clock) -> None:
-        self._store = store
-        self._peers = peers
-        self._lease_ttl = lease_ttl
-        self._clock = clock
-        self._wall = wall
-        self._checks: dict[tuple[str, bool], asyncio.Task[bool]] = {}
-
-    def check(
-        self, name: str, evictor: str, on_dead: Callable[[str, bool], None], *, known_dead: bool
-    ) -> "asyncio.Task[bool]":
-        """Return a task that tells whether a process is dead. If it is, `on_dead` is called with its name and whether
-        this check evicted it; if not, the peer table learns how long its lease lasts. With `known_dead` the process has
-        ended for certain, so its unexpired lease is taken over."""
-        checking = self._checks.get((name, known_dead))
-        if checking is None:
-            checking = asyncio.get_running_loop().create_task(
-                self._check(name, evictor, on_dead, known_dead=known_dead)
-            )
-            self._checks[name, known_dead] = checking
-            checking.add_done_callback(partial(self._finish_check, (name, known_dead)))
-        return checking
-
-    def _finish_check(self, key: tuple[str, bool], check: "asyncio.Task[bool]") -> None:
-        del self._checks[key]
-        if not check.cancelled():
-            check.exception()  # the exception reaches the waiting callers; without any, the next check repeats it
-
-    async def _check(self, name: str, evictor: str, on_dead: Callable[[str, bool], None], *, known_dead: bool) -> bool:
-        lease = await evict_process(self._store, name, evictor, self._lease_ttl, known_dead=known_dead)
-        if isinstance(lease, Held) and lease.holder == name:
-            remaining = min(max(lease.expires - self._wall.now(), CLOCK_MARGIN * self._lease_ttl), self._lease_ttl)
-            self._peers.mark_alive(name, self._clock.now() + remaining)
-            return False
-        on_dead(name, isinstance(lease, Lease))
-        return True
-
-    async def close(self) -> None:
-        """Cancel the running checks."""
-        checking = list(self._checks.values())
-        for task in checking:
-            task.cancel()
-        await asyncio.gather(*checking, return_exceptions=True)
+__all__ = ["FailureDetector", "SuspectedPeers"]
 
 
 class SuspectedPeers:
@@ -119,22 +71,25 @@ class FailureDetector:
         membership: Membership,
         peers: PeerTable,
         callbacks: ClusterCallbacks,
-        lease_ttl: float,
-        clock: Clock,
         *,
         broadcasts: ReliableBroadcast,
         heartbeat: LeaseHeartbeat,
-        eviction_checks: EvictionChecks,
+        store: Store,
+        lease_ttl: float,
+        clock: Clock,
+        wall: Clock,
     ) -> None:
         self._membership = membership
         self._peers = peers
         self._callbacks = callbacks
-        self._lease_ttl = lease_ttl
-        self._clock = clock
         self._broadcasts = broadcasts
         self._heartbeat = heartbeat
-        self._eviction_checks = eviction_checks
+        self._store = store
+        self._lease_ttl = lease_ttl
+        self._clock = clock
+        self._wall = wall
         self._suspects = SuspectedPeers()
+        self._checks: dict[tuple[str, bool], asyncio.Task[bool]] = {}  # running ones, by name and certainty
         self._next_check: tuple[float, Timer] | None = None
 
     # --- messages seen and lost ---------------------------------------------------------------------
@@ -198,12 +153,30 @@ class FailureDetector:
         return not self._peers.has_departed(name)
 
     def _start_check(self, name: str, *, known_dead: bool = False) -> "asyncio.Task[bool]":
-        return self._eviction_checks.check(name, self._membership.name, self._on_dead, known_dead=known_dead)
+        """Return a task that tells whether a process is dead, and evicts it if its lease has expired. With `known_dead`
+        the process has ended for certain, so its unexpired lease is taken over. Concurrent checks share one task."""
+        key = name, known_dead
+        if key not in self._checks:
+            check = self._checks[key] = asyncio.get_running_loop().create_task(self._check(name, known_dead=known_dead))
+            check.add_done_callback(partial(self._finish_check, key))
+        return self._checks[key]
 
-    def _on_dead(self, name: str, evicted_now: bool) -> None:
-        if evicted_now:
+    async def _check(self, name: str, *, known_dead: bool) -> bool:
+        evictor = self._membership.name
+        lease = await evict_process(self._store, name, evictor, self._lease_ttl, known_dead=known_dead)
+        if isinstance(lease, Held) and lease.holder == name:
+            remaining = min(max(lease.expires - self._wall.now(), CLOCK_MARGIN * self._lease_ttl), self._lease_ttl)
+            self._peers.mark_alive(name, self._clock.now() + remaining)
+            return False
+        if isinstance(lease, Lease):
             self._membership.broadcast(EVICTED, name.encode())
-        self.remove_peer(name, "DeclareDead" if evicted_now else None)
+        self.remove_peer(name, "DeclareDead" if isinstance(lease, Lease) else None)
+        return True
+
+    def _finish_check(self, key: tuple[str, bool], check: "asyncio.Task[bool]") -> None:
+        del self._checks[key]
+        if not check.cancelled():
+            check.exception()  # the exception reaches the waiting callers; without any, the next check repeats it
 
     def on_eviction_notice(self, name: str) -> None:
         """Check a process that another process has reported as evicted. The report is only a hint; the store decides,
@@ -257,4 +230,7 @@ class FailureDetector:
     async def close(self) -> None:
         """Cancel the scheduled and the running checks."""
         self._cancel_next_check()
-        await self._eviction_checks.close()
+        checks = list(self._checks.values())
+        for check in checks:
+            check.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)

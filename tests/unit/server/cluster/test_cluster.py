@@ -300,7 +300,7 @@ async def test_eviction_check_is_retried_after_store_failure(processes: ClusterM
         await one.cluster.evict_if_dead("of-long-ago")
     await other.die_silently()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
-    await asyncio.gather(*one.cluster._failure_detector._eviction_checks._checks.values(), return_exceptions=True)
+    await asyncio.gather(*one.cluster._failure_detector._checks.values(), return_exceptions=True)
     one.store.unavailable = False
     await one.beat(SECONDS)
     await done(telling)
