@@ -323,7 +323,7 @@ class ServerRuntime:
         leaving = asyncio.create_task(self._leave_after_drain())
         self._background_tasks.add(leaving)
         leaving.add_done_callback(self._background_tasks.discard)
-        if self._tasks is None or not self._tasks.running_count:
+        if self._tasks is None or not self._tasks.runners:
             await asyncio.shield(leaving)
 
     async def _leave_after_drain(self) -> None:

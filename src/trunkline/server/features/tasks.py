@@ -125,11 +125,13 @@ async def _cancel(connection: Connection, call: IncomingRequest, params: CancelT
         asks = _dialect(connection, call, record)
         return record.cancel(now, params.reason) if check_cancellable(record, asks) else record
 
-    changed = await connection.shared.tasks.change(owner_of(call.origin.principal), params.task_id, cancelled)
+    repository, owner = connection.shared.tasks.repository, owner_of(call.origin.principal)
+    changed = await repository.change(owner, params.task_id, cancelled)
     if changed is None:
         raise TaskNotFound(params.task_id)
-    asks = _dialect(connection, call, changed[1])
-    return to_augmented_task(changed[1], CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
+    record = changed[1].record
+    asks = _dialect(connection, call, record)
+    return to_augmented_task(record, CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
 
 
 async def _update(connection: Connection, call: IncomingRequest, params: UpdateTaskParams) -> Empty:
@@ -139,7 +141,9 @@ async def _update(connection: Connection, call: IncomingRequest, params: UpdateT
     for key, question in record.questions.items():
         if key in params.input_responses:
             _check_input_response(key, question.method, params.input_responses[key])
-    await tasks.change(record.client, record.task_id, lambda record, now: record.answer(now, params.input_responses))
+    await tasks.repository.change(
+        record.client, record.task_id, lambda record, now: record.answer(now, params.input_responses)
+    )
     return Empty()
 
 

@@ -7,7 +7,7 @@ receives them as requests outside of any call, which any stream may carry.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -21,22 +21,20 @@ from trunkline.protocol.methods import find_method
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import InputRequest, Params
 from trunkline.rpc.connection import PeerConnection
-from trunkline.server.tasks.repository import Transition
+from trunkline.server.tasks.repository import TaskRepository, Transition
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["ChangeTask", "QuestionDelivery", "QuestionSender"]
+__all__ = ["QuestionDelivery", "QuestionSender"]
 
 _INTERNAL_ERROR: Final = InternalError.code
-ChangeTask = Callable[[str, str, Transition], Awaitable[object]]
-"""Apply a transition to a task, which is named by its owner and its id."""
 
 
 class QuestionDelivery:
     """Delivery of questions to clients that poll a task, while no `tasks/result` request waits for it."""
 
-    def __init__(self, change_task: ChangeTask) -> None:
-        self._change_task = change_task
+    def __init__(self, repository: TaskRepository) -> None:
+        self._repository = repository
         self._seen_questions: WeakKeyDictionary[PeerConnection, dict[str, frozenset[str]]] = WeakKeyDictionary()
         self._result_waiters: Counter[str] = Counter()
         self._senders: dict[str, QuestionSender] = {}  # by task id
@@ -64,12 +62,12 @@ class QuestionDelivery:
         seen[record.task_id] = frozenset(record.questions)
         if before & record.questions.keys() and record.task_id not in self._result_waiters:
             if record.task_id not in self._senders:
-                self._senders[record.task_id] = QuestionSender(connection, None, self._change_task, self._forget_sender)
+                self._senders[record.task_id] = QuestionSender(connection, None, self._repository, self._forget_sender)
             self._senders[record.task_id].send_open(record)
 
     def sender_for(self, connection: PeerConnection, call: IncomingRequest) -> "QuestionSender":
         """Return a sender for a waiting `tasks/result` request."""
-        return QuestionSender(connection, call, self._change_task)
+        return QuestionSender(connection, call, self._repository)
 
     def _forget_sender(self, sender: "QuestionSender") -> None:
         self._senders = {name: other for name, other in self._senders.items() if other is not sender}
@@ -87,14 +85,14 @@ class QuestionSender:
         self,
         connection: PeerConnection,
         call: IncomingRequest | None,
-        change_task: ChangeTask,
+        repository: TaskRepository,
         on_done: "Callable[[QuestionSender], None] | None" = None,
     ) -> None:
         """`call` is the waiting `tasks/result` request, or None for a polling client. `on_done` is called when all
         requests have ended."""
         self._connection = connection
         self._call = call
-        self._change_task = change_task
+        self._repository = repository
         self._on_done = on_done
         self._requests: dict[str, asyncio.Task[None]] = {}
         self._answered: set[str] = set()  # keys of questions whose answer is being stored
@@ -127,7 +125,7 @@ class QuestionSender:
         step = await self._request_answer(record, key, question)
         if step is not None:
             self._answered.add(key)
-            await self._change_task(record.client, record.task_id, step)
+            await self._repository.change(record.client, record.task_id, step)
 
     async def _request_answer(self, record: TaskRecord, key: str, question: InputRequest) -> Transition | None:
         """Send a question and return the transition that records the answer; None if there is no answer."""

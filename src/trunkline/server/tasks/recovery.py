@@ -202,10 +202,11 @@ class TaskRecovery:
 
     async def _fail(self, orphan: OrphanedTask) -> None:
         record = orphan.stored.record
-        await self._tasks.change(
+        repository = self._tasks.repository
+        await repository.change(
             record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
         )
-        await self._tasks.repository.delete_mark(record)
+        await repository.delete_mark(record)
 
     async def _resume(self, orphan: OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
         self._tasks.check_limits(orphan.stored.record.client)

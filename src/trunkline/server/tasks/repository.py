@@ -104,9 +104,13 @@ def _creation_writes(record: TaskRecord, extra_writes: Sequence[Put]) -> list[Pu
 class TaskRepository:
     """Task records in a store."""
 
-    def __init__(self, store: Store, wall: Clock) -> None:
+    def __init__(
+        self, store: Store, wall: Clock, on_change: Callable[[StoredTask, StoredTask], None] | None = None
+    ) -> None:
+        """`on_change` receives each task to which this process applies a transition, before and after it."""
         self._store = store
         self._wall = wall
+        self._on_change = on_change
         # By owner: slots of the tasks that this process created.
         self._slots_in_use: defaultdict[str, set[int]] = defaultdict(set)
 
@@ -230,11 +234,16 @@ class TaskRepository:
             record = transition(before.record, self._wall.now())
             if record is before.record:
                 if known is None:
-                    return before, before
+                    return self._report_change(before, before)
             else:
                 with contextlib.suppress(Conflict):
-                    return before, await self._write_change(before, record, fence)
+                    return self._report_change(before, await self._write_change(before, record, fence))
             known = None
+
+    def _report_change(self, before: StoredTask, after: StoredTask) -> tuple[StoredTask, StoredTask]:
+        if self._on_change is not None:
+            self._on_change(before, after)
+        return before, after
 
     async def _write_change(self, before: StoredTask, record: TaskRecord, fence: Lease | None) -> StoredTask:
         """Write a changed record. Raise `Conflict` if it has changed meanwhile."""

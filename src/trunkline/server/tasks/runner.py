@@ -35,7 +35,7 @@ from trunkline.server.input.multi_round import INPUT_CAPABILITIES, EffectLog, to
 from trunkline.server.tasks.detached_peer import DetachedPeer
 from trunkline.server.tasks.errors import WorkCancelled
 from trunkline.server.tasks.lease import TaskLeases
-from trunkline.server.tasks.repository import StoredTask, Transition
+from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
 from trunkline.stores.store import Lease
 from trunkline.transports.channel import MessageOrigin
 from trunkline.wire import codec
@@ -70,19 +70,8 @@ def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
 class RunnerHost(Protocol):
     """What a runner needs of the task service."""
 
+    repository: TaskRepository
     leases: TaskLeases
-
-    async def change(
-        self,
-        owner: str,
-        task_id: str,
-        transition: Transition,
-        fence: Lease | None = None,
-        known: StoredTask | None = None,
-    ) -> tuple[TaskRecord, TaskRecord] | None:
-        """Apply a transition to a task and notify its watchers. Return the records before and after. If the task ends,
-        release the fence. `known` is the task as last seen."""
-        ...
 
     async def finish_run(self, runner: "TaskRunner") -> None:
         """Clean up after a run."""
@@ -153,11 +142,6 @@ class TaskRunner:
     def checkpoint(self) -> Raw | UnsetType:
         """Last checkpoint, of this run or an earlier one."""
         return self.record.checkpoint
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the run was stopped: its writes are not stored any more."""
-        return self._stopped
 
     @property
     def can_be_abandoned(self) -> bool:
@@ -289,14 +273,14 @@ class TaskRunner:
             record = self.record
             # Only answers change the record of a task that is run here, and the request that cancels the task.
             known = None if record.questions else self._stored
-            changed = await self._host.change(record.client, record.task_id, unless_ended, self.lease, known)
+            changed = await self._host.repository.change(record.client, record.task_id, unless_ended, self.lease, known)
         except Fenced:
             self.lose_lease()
             raise
-        if changed is None or changed[0].ended:
+        if changed is None or changed[0].record.ended:
             self.stop()
             raise asyncio.CancelledError
-        self.lease_released = changed[1].ended
+        self.lease_released = changed[1].record.ended
 
     async def _write_outcome(self, transition: Transition) -> None:
         """Write the outcome, after the last progress report if that is not stored yet."""

@@ -22,7 +22,7 @@ from trunkline.server.tasks.errors import TaskNotFound, TooManyTasks
 from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.notify import TaskNotifier
 from trunkline.server.tasks.question_delivery import QuestionDelivery
-from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
+from trunkline.server.tasks.repository import StoredTask, TaskRepository
 from trunkline.server.tasks.runner import TaskRunner
 from trunkline.server.tasks.unconfirmed import UnconfirmedTasks
 from trunkline.server.tasks.watchers import TaskWatchers
@@ -74,9 +74,9 @@ class TaskService:
         process shares the store. `on_ended` is called with each task that this process has ended."""
         self._make_recovery = make_recovery
         self._on_ended = on_ended
-        self.repository = TaskRepository(store, wall)
+        self.repository = TaskRepository(store, wall, self._on_change)
         self.watchers = TaskWatchers(store, self.repository)
-        self.question_delivery = QuestionDelivery(self.change)
+        self.question_delivery = QuestionDelivery(self.repository)
         self.leases = TaskLeases(store, cluster, wall, settings.task_lease)
         self.leases.on_evicted(self._on_evicted)
         self._store = store
@@ -88,7 +88,7 @@ class TaskService:
         self._recovery: Recovery | None = None
         self._closing = False
         self._creating: dict[str, asyncio.Future[None]] = {}  # by id, for each task being created
-        self._unconfirmed = UnconfirmedTasks(self.repository, self.leases, self.change, limit=settings.max_tasks)
+        self._unconfirmed = UnconfirmedTasks(self.repository, self.leases, limit=settings.max_tasks)
         # Connections on which a client has created a 2025-11-25 task.
         self.augmenting_connections: WeakSet[PeerConnection] = WeakSet()
 
@@ -157,7 +157,6 @@ class TaskService:
         self.check_limits(record.client)
 
         def start(stored: StoredTask, lease: Lease) -> None:
-            self._count_by_owner[stored.record.client] += 1
             runner = TaskRunner(self, shared, stored, lease, entry, principal=principal, exposes_errors=exposes_errors)
             self._start(runner, stored, work, notifier)
 
@@ -191,12 +190,10 @@ class TaskService:
         self, shared: "RuntimeServices", stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory
     ) -> None:
         """Run a task that another process has left."""
-        self._count_by_owner[stored.record.client] += 1
         caller = stored.record.caller
         exposes = bool(self._settings.expose_errors)  # the connection that created it is unknown
         runner = TaskRunner(self, shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
         self._start(runner, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
-        self.watchers.notify(stored)
 
     def start_recovery(self, shared: "RuntimeServices", *, lasting: bool) -> None:
         """Start to take over the tasks of dead processes; with `lasting` also those of other processes."""
@@ -217,6 +214,7 @@ class TaskService:
             runner.spawn(lambda: runner.update(lambda record, now: record.cancel(now)))
 
     def _start(self, runner: TaskRunner, stored: StoredTask, work: WorkFactory, notifier: TaskNotifier | None) -> None:
+        self._count_by_owner[stored.record.client] += 1
         if notifier is not None:
             self.watchers.follow(stored, notifier.dialect, notifier.send_status)
         self._runners[runner.record.task_id] = runner
@@ -240,7 +238,9 @@ class TaskService:
             if record.ended:
                 await self.repository.delete_mark(record)
             elif self._closing and not runner.lease_lost:
-                await self.change(record.client, record.task_id, lambda found, now: found.release(now), runner.lease)
+                await self.repository.change(
+                    record.client, record.task_id, lambda found, now: found.release(now), runner.lease
+                )
             if not (runner.lease_lost or runner.lease_released):
                 await self.leases.release(runner.lease)
             if record.ended:
@@ -250,7 +250,7 @@ class TaskService:
         if self._recovery is not None and not self._closing:
             self._recovery.schedule_scan(self._wall.now())
 
-    # --- reading and changing --------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------
 
     async def get(self, owner: str, task_id: str) -> StoredTask:
         """Return a task of an owner. Raise `TaskNotFound` if it does not exist or belongs to another owner."""
@@ -259,31 +259,12 @@ class TaskService:
             raise TaskNotFound(task_id)
         return stored
 
-    async def change(
-        self,
-        owner: str,
-        task_id: str,
-        transition: Transition,
-        fence: Lease | None = None,
-        known: StoredTask | None = None,
-    ) -> tuple[TaskRecord, TaskRecord] | None:
-        """Apply a transition to a task and notify its watchers. Return the records before and after; None if the task
-        does not exist. If the task ends, the fence is released. `known` is the task as last seen."""
-        changed = await self.repository.change(owner, task_id, transition, fence, known)
-        if changed is None:
-            return None
-        self.watchers.notify(changed[1])
-        before, after = changed[0].record, changed[1].record
-        if self._on_ended is not None and after.ended and not before.ended:
-            self._on_ended(after)
-        return before, after
+    def _on_change(self, before: StoredTask, after: StoredTask) -> None:
+        self.watchers.notify(after)
+        if self._on_ended is not None and after.record.ended and not before.record.ended:
+            self._on_ended(after.record)
 
     # --- shutdown --------------------------------------------------------------------------------
-
-    @property
-    def running_count(self) -> int:
-        """Number of tasks that this process runs."""
-        return len(self._runners)
 
     @property
     def runners(self) -> "Sequence[TaskRunner]":

@@ -8,13 +8,13 @@ knows its id, and it is cancelled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.tasks.lease import TaskLeases
-from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
+from trunkline.server.tasks.repository import StoredTask, TaskRepository
 from trunkline.stores.store import Lease
 
 __all__ = ["UnconfirmedTasks"]
@@ -25,20 +25,13 @@ StartRun = Callable[[StoredTask, Lease], None]
 """Start to run a stored task."""
 
 
-ChangeTask = Callable[[str, str, Transition, Lease | None], Awaitable[object]]
-"""Apply a transition to the task of an owner, fenced by a lease, and notify its watchers."""
-
-
 class UnconfirmedTasks:
     """Unconfirmed tasks of one process."""
 
-    def __init__(
-        self, repository: TaskRepository, leases: TaskLeases, change: ChangeTask, *, limit: int | None
-    ) -> None:
+    def __init__(self, repository: TaskRepository, leases: TaskLeases, *, limit: int | None) -> None:
         """`limit` is how many are remembered; further ones are left to recovery."""
         self._repository = repository
         self._leases = leases
-        self._change = change
         self._limit = limit
         self._unresolved: dict[str, tuple[TaskRecord, StartRun | None]] = {}
         self._resolver: asyncio.Task[None] | None = None
@@ -83,7 +76,7 @@ class UnconfirmedTasks:
         if start is not None and not stored.record.ended:
             start(stored, lease)
             return
-        await self._change(owner, task_id, _cancel_unless_ended, lease)
+        await repository.change(owner, task_id, _cancel_unless_ended, lease)
         await asyncio.gather(repository.delete_mark(record), self._leases.release(lease))
 
 

@@ -453,7 +453,7 @@ async def test_peer_takes_over_the_tasks_of_an_evicted_process(deployment: Deplo
     unnoticed.lift()
     await deployment.passes(lambda: first.late_write is not None)
     assert isinstance(first.late_write, Fenced)
-    await deployment.passes(lambda: not first.tasks.running_count)
+    await deployment.passes(lambda: not first.tasks.runners)
     assert ((await second.holder(task)).token, len(first.begun), len(second.begun)) == (held.token, 1, 1)
 
 
@@ -568,7 +568,7 @@ async def test_loss_of_the_data_stops_the_runs(deployment: Deployment) -> None:
     task, name = await process.create(), process.cluster.name
     await lose_data(process.store, name, task)
     await deployment.passes(lambda: process.cluster.name != name, step=0.1)
-    await until(lambda: not process.tasks.running_count)
+    await until(lambda: not process.tasks.runners)
     assert (await process.peer.error("tasks/get", {"taskId": task}))["code"] == -32602
     assert len(process.begun) == 1
     await process.create()
