@@ -6,7 +6,7 @@ from typing import Any, Final
 from tests.chaos.plan import Fault
 
 from trunkline.rpc import connection
-from trunkline.server.cluster.heartbeat import LeaseHeartbeat
+from trunkline.server.cluster.membership import Membership
 from trunkline.stores.signed_frames import FrameSigner
 
 __all__ = ["plant"]
@@ -39,10 +39,10 @@ def _trust_frames() -> None:
 def _keep_name() -> None:
     """Continue under the same name after an eviction."""
 
-    async def ignore(self: LeaseHeartbeat) -> None:
-        self._membership.lease.valid_until = self._clock.now() + self._lease_ttl
+    async def ignore(self: Membership) -> None:
+        self.lease.valid_until = self._clock.now() + self._lease_ttl
 
-    LeaseHeartbeat._handle_eviction = ignore
+    Membership._handle_eviction = ignore
 
 
 _PLANTS: Final[Mapping[Fault | None, Callable[[], None]]] = {

@@ -1,9 +1,9 @@
 """The processes that share a store: membership, failure detection and messaging.
 
-Each process has a name and holds a lease of that name in the store, which it renews with a heartbeat (`membership.py`,
-`heartbeat.py`). Any process may evict a peer that has been silent for longer than its lease (`failure_detector.py`). An
-eviction is one store operation, so all processes agree on it, and the evicted process learns of it before it uses
-anything that its name entitles it to. Broadcasts are acknowledged (`broadcast.py`).
+Each process has a name and holds a lease of that name in the store, which it renews with a heartbeat (`membership.py`).
+Any process may evict a peer that has been silent for longer than its lease (`failure_detector.py`). An eviction is one
+store operation, so all processes agree on it, and the evicted process learns of it before it uses anything that its
+name entitles it to. Broadcasts are acknowledged (`broadcast.py`).
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from trunkline.errors import StoreError
 from trunkline.facts import Observers
 from trunkline.server.cluster.broadcast import ReliableBroadcast
 from trunkline.server.cluster.failure_detector import FailureDetector
-from trunkline.server.cluster.heartbeat import LeaseHeartbeat
 from trunkline.server.cluster.membership import Membership, PeerTable
 from trunkline.server.cluster.messages import (
     ACK,
@@ -45,45 +44,30 @@ class Cluster:
         self._peers = peers = PeerTable(lease_ttl)
         self._callbacks = callbacks = ClusterCallbacks(observers, clock)
         self.membership = membership = Membership(
-            store, bus, peers, callbacks, lease_ttl=lease_ttl, clock=clock, wall=wall
+            store, bus, self, peers, callbacks, lease_ttl=lease_ttl, clock=clock, wall=wall
         )
-        self._broadcasts = ReliableBroadcast(membership, peers, callbacks, lease_ttl, clock)
-        self._heartbeat = LeaseHeartbeat(
+        self._broadcasts = broadcasts = ReliableBroadcast(membership, peers, callbacks, lease_ttl, clock)
+        self._failure_detector = detector = FailureDetector(
             membership,
             peers,
             callbacks,
-            lease_ttl,
-            clock,
-            join=lambda: membership.join(self),
-            disconnect=self._disconnect,
-            on_heartbeat=self._on_heartbeat,
-            on_rejoined=self._on_rejoined,
-        )
-        self._failure_detector = FailureDetector(
-            membership,
-            peers,
-            callbacks,
-            broadcasts=self._broadcasts,
-            heartbeat=self._heartbeat,
+            broadcasts=broadcasts,
             store=store,
             lease_ttl=lease_ttl,
             clock=clock,
             wall=wall,
         )
-        self._join_lock = asyncio.Lock()
-        self._register_handlers()
-
-    def _register_handlers(self) -> None:
-        """Register the handlers of the cluster's own message kinds."""
-        detector, broadcasts, register = self._failure_detector, self._broadcasts, self._callbacks.register
-        register(HEARTBEAT, lambda sender, _: detector.record_heartbeat(sender))
-        register(LEAVING, lambda sender, _: detector.remove_peer(sender, "Depart"))
-        register(EVICTED, lambda _, body: detector.on_eviction_notice(body.decode()))
-        register(CHECK_LEASE, lambda _, __: self._heartbeat.renew_now())
-        register(PING, self._send_pong)
-        register(BROADCAST, broadcasts.on_broadcast)
-        register(ACK, broadcasts.on_ack)
-        register(BROADCAST_MISSED, lambda _, __: self._callbacks.notify_missed())
+        callbacks.on_heartbeat += [broadcasts.retry_overdue, detector.check_silent_peers]
+        callbacks.on_rejoined += [broadcasts.resend_all, detector.check_silent_peers]
+        callbacks.on_disconnect += [detector.clear_suspects, broadcasts.clear_received]
+        callbacks.register(HEARTBEAT, lambda sender, _: detector.record_heartbeat(sender))
+        callbacks.register(LEAVING, lambda sender, _: detector.remove_peer(sender, "Depart"))
+        callbacks.register(EVICTED, lambda _, body: detector.on_eviction_notice(body.decode()))
+        callbacks.register(CHECK_LEASE, lambda _, __: membership.renew_now())
+        callbacks.register(PING, self._send_pong)
+        callbacks.register(BROADCAST, broadcasts.on_broadcast)
+        callbacks.register(ACK, broadcasts.on_ack)
+        callbacks.register(BROADCAST_MISSED, lambda _, __: callbacks.notify(callbacks.on_missed))
 
     def _send_pong(self, sender: str, _: bytes) -> None:
         self.membership.send(sender, PONG)
@@ -100,7 +84,7 @@ class Cluster:
     async def confirm_name(self) -> str:
         """Return the name of this process, which no peer can have evicted. Renew its lease or join again first if
         necessary. Raise `StoreUnavailable` if that is impossible now."""
-        await self._heartbeat.ensure_lease_valid()
+        await self.membership.ensure_lease_valid()
         return self.name
 
     @property
@@ -121,7 +105,7 @@ class Cluster:
     @property
     def alone(self) -> bool:
         """Whether this process knows of no peer. False while it has no name, because then it cannot know."""
-        return not self._heartbeat.running or (self.membership.joined and not self._peers)
+        return not self.membership.running or (self.membership.joined and not self._peers)
 
     async def evict_if_dead(self, name: str) -> bool:
         """Return whether a process has departed, and evict it first if it has been silent for too long. Raise
@@ -138,14 +122,11 @@ class Cluster:
 
     async def join(self) -> None:
         """Join the cluster. When this returns, this process and its peers know of each other."""
-        async with self._join_lock:
-            if not self._heartbeat.running:
-                await self.membership.join(self)
-                self._heartbeat.start()
+        await self.membership.start()
 
     async def leave(self) -> None:
         """Leave the cluster in good order. The caller has released all leases held under the name of this process."""
-        if not self._heartbeat.running:
+        if not self.membership.running:
             return
         await self._stop()
         self.membership.broadcast(LEAVING)
@@ -160,27 +141,12 @@ class Cluster:
     async def close(self) -> None:
         """Stop sending and receiving, also if the process could not leave in good order."""
         await self._stop()
-        await self._disconnect()
+        await self.membership.disconnect()
 
     async def _stop(self) -> None:
-        await self._heartbeat.stop()
+        await self.membership.stop()
         await self._failure_detector.close()
         self._broadcasts.abandon_pending()
-
-    async def _disconnect(self) -> None:
-        """Stop sending and receiving under the current name."""
-        self._failure_detector.clear_suspects()
-        self._broadcasts.clear_received()
-        await self.membership.leave()
-
-    def _on_rejoined(self) -> None:
-        """Repeat the broadcasts that were sent under the previous name."""
-        self._broadcasts.resend_all()
-        self._failure_detector.check_silent_peers()
-
-    def _on_heartbeat(self) -> None:
-        self._broadcasts.retry_overdue()
-        self._failure_detector.check_silent_peers()
 
     # --- sending ---------------------------------------------------------------------------------
 

@@ -13,8 +13,13 @@ from typing import Final
 from trunkline.clock import Clock, Timer
 from trunkline.errors import StoreUnavailable
 from trunkline.server.cluster.broadcast import ReliableBroadcast
-from trunkline.server.cluster.heartbeat import HEARTBEATS_PER_LEASE, LeaseHeartbeat
-from trunkline.server.cluster.membership import CLOCK_MARGIN, Membership, PeerTable, evict_process
+from trunkline.server.cluster.membership import (
+    CLOCK_MARGIN,
+    HEARTBEATS_PER_LEASE,
+    Membership,
+    PeerTable,
+    evict_process,
+)
 from trunkline.server.cluster.messages import EVICTED, PING, ClusterCallbacks
 from trunkline.stores.bus import is_process_name
 from trunkline.stores.store import Held, Lease, Store
@@ -73,7 +78,6 @@ class FailureDetector:
         callbacks: ClusterCallbacks,
         *,
         broadcasts: ReliableBroadcast,
-        heartbeat: LeaseHeartbeat,
         store: Store,
         lease_ttl: float,
         clock: Clock,
@@ -83,7 +87,6 @@ class FailureDetector:
         self._peers = peers
         self._callbacks = callbacks
         self._broadcasts = broadcasts
-        self._heartbeat = heartbeat
         self._store = store
         self._lease_ttl = lease_ttl
         self._clock = clock
@@ -114,7 +117,7 @@ class FailureDetector:
         if name is not None and self._peers.has_departed(name):
             return  # its departure was reported
         self._suspects.add(self._peers.names if name is None else (name,))
-        self._callbacks.notify_lost(name)
+        self._callbacks.notify(self._callbacks.on_lost, name)
         if name is None:
             self._membership.broadcast(PING)
         elif not self._membership.ping(name):
@@ -134,7 +137,7 @@ class FailureDetector:
             return False
         certain = not self._membership.ping(name)
         if not certain:
-            await self._heartbeat.ensure_lease_valid()
+            await self._membership.ensure_lease_valid()
             if not self._membership.may_evict or not self._peers.is_silent(name, self._clock.now()):
                 return False
         return await asyncio.shield(self._start_check(name, known_dead=certain))
@@ -182,7 +185,7 @@ class FailureDetector:
         """Check a process that another process has reported as evicted. The report is only a hint; the store decides,
         also about this process."""
         if name == self._membership.name:
-            self._heartbeat.renew_now()
+            self._membership.renew_now()
         elif self._membership.may_evict and not self._peers.has_departed(name):
             self._start_check(name)
 
@@ -194,7 +197,7 @@ class FailureDetector:
             self._callbacks.report_step(step, name)
         self._suspects.remove(name)
         self._broadcasts.remove_peer(name)
-        self._callbacks.notify_lost(name)
+        self._callbacks.notify(self._callbacks.on_lost, name)
 
     # --- checks ------------------------------------------------------------------------------------
 

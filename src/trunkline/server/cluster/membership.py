@@ -1,4 +1,4 @@
-"""Membership: the table of known peers, the lease of this process, and its connection to the bus.
+"""Membership: the table of known peers, the lease of this process with its heartbeat, and its connection to the bus.
 
 A process is evicted when another process holds the lease of its name. Another process can acquire that lease only after
 it has expired, or if it knows for certain that the process has ended. It then holds the lease for so long that the
@@ -17,7 +17,7 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Final, TypeVar
 
-from trunkline.clock import Clock
+from trunkline.clock import Clock, Timer
 from trunkline.errors import Fenced, StoreError, StoreUnavailable
 from trunkline.server.cluster.messages import CHECK_LEASE, HEARTBEAT, PING, BufferedListener, ClusterCallbacks
 from trunkline.stores.bus import Bus, BusListener
@@ -25,7 +25,9 @@ from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.shared_values import load_identity, read_identity
 from trunkline.stores.store import Held, Lease, Store, key_of
 
-__all__ = ["CLOCK_MARGIN", "Membership", "PeerTable", "ProcessLease", "evict_process"]
+__all__ = ["CLOCK_MARGIN", "HEARTBEATS_PER_LEASE", "Membership", "PeerTable", "ProcessLease", "evict_process"]
+
+HEARTBEATS_PER_LEASE: Final = 3
 
 _MAX_DEPARTED: Final = 1000  # names of departed processes; about an older one the store is asked again
 _NEVER: Final = float("-inf")
@@ -195,14 +197,18 @@ def _lease_key(name: str) -> str:
     return key_of("process", name)
 
 
+_RETRIES_PER_LEASE: Final = 12  # while the store is unavailable
+
+
 class Membership:
-    """Name, lease and bus connection of this process. After an eviction it has none until it joins again under another
-    name."""
+    """Name, lease and bus connection of this process, and the heartbeat that renews the lease and tells the peers. An
+    evicted process has no membership until it has joined again under another name."""
 
     def __init__(
         self,
         store: Store,
         bus: Bus,
+        listener: BusListener,
         peers: PeerTable,
         callbacks: ClusterCallbacks,
         *,
@@ -210,16 +216,21 @@ class Membership:
         clock: Clock,
         wall: Clock,
     ) -> None:
-        """`bus` serves the first membership; for later ones the store creates others."""
+        """`bus` serves the first membership; for later ones the store creates others. `listener` receives the events of
+        all of them."""
         self._store = store
+        self._listener = listener
         self._peers = peers
         self._callbacks = callbacks
         self._lease_ttl = lease_ttl
         self._clock = clock
         self._wall = wall
         self._initial_bus: Bus | None = bus
-        self._bus: Bus | None = None  # open between `join` and `leave`
-        self._listener: BufferedListener | None = None
+        self._bus: Bus | None = None  # while this process has a membership
+        self._buffer: BufferedListener | None = None  # of that bus
+        self._join_lock = asyncio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None  # of the next heartbeat
         self.lease = self._new_lease()
 
     def _new_lease(self) -> ProcessLease:
@@ -246,32 +257,130 @@ class Membership:
         """Whether this process has a name and an open bus."""
         return self._bus is not None
 
-    async def join(self, target: BusListener) -> None:
+    @property
+    def running(self) -> bool:
+        """Whether this process has joined and not left, even if it is between two names."""
+        return self._timer is not None
+
+    # --- joining and leaving ---------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join, unless this process has joined already, and start the heartbeat."""
+        async with self._join_lock:
+            if not self.running:
+                await self._join()
+                self._schedule(HEARTBEATS_PER_LEASE)
+
+    async def _join(self) -> None:
         """Choose a name, acquire its lease and open the bus. Raise `StoreUnavailable` if that is impossible now."""
         bus, self._initial_bus = self._initial_bus or self._store.bus(), None
         lease = self._new_lease()
-        listener = BufferedListener(target)
+        buffer = BufferedListener(self._listener)
         try:
             if bus is None or not await lease.acquire() or lease.identity is None:
                 raise StoreUnavailable("cannot join the cluster: the store has no bus, or refused the process lease")
-            await bus.open(lease.name, listener, lease.identity)
+            await bus.open(lease.name, buffer, lease.identity)
         except BaseException:
             with suppress(StoreError):
                 await lease.release()
             raise
-        self.lease, self._bus, self._listener = lease, bus, listener
+        self.lease, self._bus, self._buffer = lease, bus, buffer
         self._callbacks.report_step("Join", lease.name)
-        listener.start()
+        buffer.start()
         bus.publish(HEARTBEAT)
 
-    async def leave(self) -> None:
+    async def _rejoin(self) -> None:
+        """Join again. This process may have missed any broadcast meanwhile."""
+        previous_identity = self.lease.identity
+        await self._join()
+        if self.lease.identity != previous_identity:
+            self._callbacks.notify(self._callbacks.on_store_reset)
+        self._callbacks.notify(self._callbacks.on_lost, None)
+        self._callbacks.notify(self._callbacks.on_rejoined)
+        self._callbacks.notify(self._callbacks.on_missed)
+
+    async def stop(self) -> None:
+        """Stop the heartbeat and cancel a renewal in progress."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+
+    async def disconnect(self) -> None:
         """Close the bus and forget the peers."""
+        self._callbacks.notify(self._callbacks.on_disconnect)
         bus, self._bus = self._bus, None
         self._peers.clear()
-        if self._listener is not None:
-            self._listener.stop()
+        if self._buffer is not None:
+            self._buffer.stop()
         if bus is not None:
             await bus.close()
+
+    # --- heartbeat -------------------------------------------------------------------------------
+
+    def _schedule(self, per_lease: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_at(self._clock.now() + self._lease_ttl / per_lease, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._schedule(HEARTBEATS_PER_LEASE)
+        self.renew_now()
+        self._callbacks.notify(self._callbacks.on_heartbeat)
+
+    def renew_now(self) -> None:
+        """Start a renewal, unless one is in progress."""
+        if self._renewal is None and self.running:
+            self._renewal = asyncio.get_running_loop().create_task(self._renew())
+            self._renewal.add_done_callback(self._finish_renewal)
+
+    def _finish_renewal(self, renewal: "asyncio.Task[None]") -> None:
+        self._renewal = None
+        error = None if renewal.cancelled() else renewal.exception()
+        if error is not None and self.running:
+            self._schedule(_RETRIES_PER_LEASE)
+            if not isinstance(error, StoreError):
+                self._callbacks.report_failure("renewing the process lease", error)
+
+    async def ensure_lease_valid(self) -> None:
+        """Renew the lease if it may have expired. Raise `StoreUnavailable` if it is still not valid."""
+        if self.lease_valid:
+            return
+        self.renew_now()
+        if self._renewal is not None:
+            await asyncio.wait([self._renewal])
+        if not self.lease_valid:
+            raise StoreUnavailable("this process cannot renew its lease and may have been evicted; try again later")
+
+    async def _renew(self) -> None:
+        """Renew the lease, or acquire it again if it has expired; handle the eviction if another process holds it."""
+        if not self.joined:
+            await self._rejoin()
+            return
+        valid_until = self.lease.valid_until
+        regained = not await self.lease.renew()
+        if regained and not await self.lease.acquire():
+            await self._handle_eviction()
+            return
+        self.broadcast(HEARTBEAT)
+        # this process may have been paused, so the silence of its peers proves nothing
+        if self._clock.now() >= valid_until:
+            self._peers.mark_all_alive(self._clock.now() + self._lease_ttl)
+        if regained:
+            self._callbacks.report_step("Regain", self.name)
+            self._callbacks.notify(self._callbacks.on_missed)
+
+    async def _handle_eviction(self) -> None:
+        """Give up everything held under the old name, and join again under a new one."""
+        self._callbacks.report_step("Deposed", self.name)
+        self.lease.invalidate()
+        self._peers.remove(self.name)
+        self._callbacks.notify(self._callbacks.on_evicted)
+        self._callbacks.notify(self._callbacks.on_lost, None)
+        await self.disconnect()
+        await self._rejoin()
 
     # --- sending ---------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ exception of one callback is reported and does not stop the next callback.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -49,10 +49,14 @@ class ClusterCallbacks:
     """Message handlers by kind, callbacks for membership events, and reports to observers."""
 
     def __init__(self, observers: Observers, clock: Clock) -> None:
+        # Messages from or to a process, or with None any process, may be lost. A departed process counts as lost, too.
         self.on_lost: list[Callable[[str | None], None]] = []
-        self.on_evicted: list[Callable[[], None]] = []
-        self.on_missed: list[Callable[[], None]] = []
-        self.on_store_reset: list[Callable[[], None]] = []
+        self.on_evicted: list[Callable[[], None]] = []  # this process was evicted
+        self.on_disconnect: list[Callable[[], None]] = []  # it is about to leave the bus
+        self.on_rejoined: list[Callable[[], None]] = []  # it has another name
+        self.on_missed: list[Callable[[], None]] = []  # it may have missed broadcasts of other processes
+        self.on_store_reset: list[Callable[[], None]] = []  # it has joined again, and the store has lost its data
+        self.on_heartbeat: list[Callable[[], None]] = []  # a periodic heartbeat is due
         self._handlers: dict[bytes, MessageHandler] = {}
         self._observers = observers
         self._clock = clock
@@ -68,26 +72,10 @@ class ClusterCallbacks:
         handler = self._handlers.get(message[:1])
         return None if handler is None else self._call_safely(partial(handler, sender, message[1:]))
 
-    def notify_lost(self, name: str | None) -> None:
-        """Run the callbacks for lost messages: those from or to one process, or with None any process. A departed
-        process also counts as lost."""
-        for lost in self.on_lost:
-            self._call_safely(partial(lost, name))
-
-    def notify_evicted(self) -> None:
-        """Run the callbacks for the eviction of this process."""
-        for deposed in self.on_evicted:
-            self._call_safely(deposed)
-
-    def notify_missed(self) -> None:
-        """Run the callbacks for broadcasts of other processes that this process may have missed."""
-        for callback in self.on_missed:
-            self._call_safely(callback)
-
-    def notify_store_reset(self) -> None:
-        """Run the callbacks for a store that lost its data, after this process has joined again."""
-        for callback in self.on_store_reset:
-            self._call_safely(callback)
+    def notify(self, callbacks: Iterable[Callable[..., None]], *args: object) -> None:
+        """Run the callbacks for a membership event."""
+        for callback in callbacks:
+            self._call_safely(partial(callback, *args))
 
     def _call_safely(self, action: Callable[[], Any]) -> Any:
         try:

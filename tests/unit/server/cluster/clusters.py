@@ -109,7 +109,7 @@ class Member:
     async def beat(self, seconds: float = BEAT) -> None:
         """Let time pass, and run what falls due."""
         self.clock.advance(seconds)
-        if (beating := self.cluster._heartbeat._renewal) is not None:
+        if (beating := self.cluster.membership._renewal) is not None:
             await asyncio.wait([beating])
 
     async def die_silently(self) -> None:

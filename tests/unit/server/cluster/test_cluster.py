@@ -392,7 +392,7 @@ async def test_process_is_not_evicted_while_its_lease_is_valid(processes: Cluste
     assert one.cluster.lease_valid_until < started + SECONDS
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
-    asked, beating = one.clock.now(), one.cluster._heartbeat._renewal
+    asked, beating = one.clock.now(), one.cluster.membership._renewal
     assert beating is not None
     await asyncio.sleep(0)
     one.clock.advance(1.0)
@@ -494,7 +494,7 @@ async def test_all_silent_peers_are_evicted_when_their_leases_expire(processes: 
     for member in (one, *others):
         member.clock.advance(BEAT / 2)
     for other in others:
-        other.cluster._heartbeat.renew_now()
+        other.cluster.membership.renew_now()
         await other.beat(0)
         await round_trip(one, other)
         other.store.slow = asyncio.Event()
