@@ -8,7 +8,6 @@ from tests.model.world import TICK, Process
 
 from trunkline.errors import Fenced, StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord, TaskState
-from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
@@ -84,7 +83,7 @@ class Owner:
         if session is not None and (self.cluster.lease_valid or await session.lease.confirm()):
             return session
         self.sessions.pop(key, None)
-        lease = await acquire_ownership(self.process.store, self.cluster, key, SESSION_TTL)
+        lease = await self.cluster.acquire(key, SESSION_TTL)
         if isinstance(lease, Held):
             return lease.holder
         item = await self.process.store.get(f"{key}/record")

@@ -23,7 +23,6 @@ from trunkline.errors import ConfigError, Conflict, DuplicateEntry, Fenced, Misu
 from trunkline.facts import Observers
 from trunkline.names.table import check_name, unroutable
 from trunkline.server.cluster.cluster import Cluster
-from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.stores.store import Delete, Held, Item, Lease, Put, Store, key_of
 from trunkline.supervision.restart_policy import RestartPolicy
 from trunkline.supervision.supervisor import Supervisor
@@ -179,7 +178,7 @@ class SharedDirectory:
         """Write a name under its lease, as the property of this process."""
         cluster, key = self._require_open(), _key(publication.name)
         while True:
-            lease = await acquire_ownership(self._store, cluster, key, _OWNERSHIP_TTL)
+            lease = await cluster.acquire(key, _OWNERSHIP_TTL)
             if isinstance(lease, Held):
                 raise DuplicateEntry("server", publication.name)
             record = _NameRecord(publication.name, publication.address, lease.holder)
@@ -295,7 +294,7 @@ class SharedDirectory:
         for item, record in await self._scan():
             if await self._is_alive(record):
                 continue
-            lease = await acquire_ownership(self._store, self._require_open(), item.key, _OWNERSHIP_TTL)
+            lease = await self._require_open().acquire(item.key, _OWNERSHIP_TTL)
             if isinstance(lease, Lease):
                 with suppress(Conflict, Fenced):  # another process was quicker
                     await self._store.commit([Delete(item.key, version=item.version)], fence=lease, release=True)

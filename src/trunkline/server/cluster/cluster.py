@@ -7,7 +7,7 @@ name entitles it to. Broadcasts are acknowledged (`broadcast.py`).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from trunkline.clock import Clock
 from trunkline.errors import StoreError
@@ -29,7 +29,7 @@ from trunkline.server.cluster.messages import (
     MessageHandler,
 )
 from trunkline.stores.bus import Bus
-from trunkline.stores.store import Store
+from trunkline.stores.store import Held, Lease, Store
 
 __all__ = ["Cluster", "MessageHandler"]
 
@@ -41,6 +41,7 @@ class Cluster:
         self, store: Store, bus: Bus, *, lease_ttl: float, clock: Clock, wall: Clock, observers: Observers
     ) -> None:
         """`lease_ttl` is the number of seconds for which a process may be silent."""
+        self._store = store
         self._peers = peers = PeerTable(lease_ttl)
         self._callbacks = callbacks = ClusterCallbacks(observers, clock)
         self.membership = membership = Membership(
@@ -117,6 +118,22 @@ class Cluster:
         """Return whether messages can be sent to a process. For a suspected process, wait for a message from it or for
         its eviction. Raise `StoreUnavailable` if neither comes in time."""
         return await self._failure_detector.wait_until_reachable(name)
+
+    async def acquire(self, key: str, ttl: float, known_alive: Container[str] = ()) -> Lease | Held:
+        """Acquire the lease of something that one process at a time may own, such as a session or a task, under the
+        name of this process. Take it over if its holder is dead, or return its holder. It is not renewed: it lasts as
+        long as its data, and is free at the moment in which its holder is evicted. The processes in `known_alive` are
+        not checked. Raise `StoreUnavailable` if this process may have been evicted and cannot find out, or if the store
+        cannot decide whether the holder is dead."""
+        while True:
+            name = await self.confirm_name()
+            outcome = await self._store.acquire(key, name, ttl)
+            if isinstance(outcome, Held) and outcome.holder not in known_alive:
+                if not await self.evict_if_dead(outcome.holder):
+                    return outcome
+                outcome = await self._store.acquire(key, name, ttl, over=outcome.token)
+            if isinstance(outcome, Held) or self.is_own_name(outcome.holder):
+                return outcome  # otherwise this process was evicted meanwhile and has another name
 
     # --- joining and leaving ---------------------------------------------------------------------
 

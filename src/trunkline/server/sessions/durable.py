@@ -38,7 +38,6 @@ from trunkline.protocol.types import LOGGING_LEVELS, Implementation, ResourceUpd
 from trunkline.rpc.run_handler import DeferredResult, Work
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.call_peer import ConnectedPeer
-from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.server.sessions.event_log import DurableEventLog
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.quota import QuotaEntry, SessionQuota, unused_lifetime
@@ -494,7 +493,7 @@ class DurableSessions:
             return record
         if self._cluster is None:
             return self._resume(ident, None, record)
-        lease = await acquire_ownership(self._store, self._cluster, key_of("session", ident), self._ttl)
+        lease = await self._cluster.acquire(key_of("session", ident), self._ttl)
         if isinstance(lease, Held):
             return HeldElsewhere(lease.holder)
         record = await self._read_record(ident, principal)  # read again, now that no other process can change it

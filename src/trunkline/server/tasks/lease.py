@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from trunkline.clock import Clock
 from trunkline.errors import NotExecuted, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.cluster.ownership import acquire_ownership
 from trunkline.server.tasks.repository import key_of_task
 from trunkline.stores.store import Held, Lease, Store
 
@@ -77,7 +76,7 @@ class TaskLeases:
         key, ttl = key_of_task(record.client, record.task_id), self.ttl_of(record)
         if self._cluster is None:
             return await self._store.acquire(key, self._local_name, ttl)
-        return await acquire_ownership(self._store, self._cluster, key, ttl, alive)
+        return await self._cluster.acquire(key, ttl, alive)
 
     # --- holding -----------------------------------------------------------------------------------
 
