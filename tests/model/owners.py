@@ -9,9 +9,8 @@ from tests.model.world import TICK, Process
 from trunkline.errors import Fenced, StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.server.sessions.lease import SessionLease
-from trunkline.server.tasks.lease import TaskLeases
+from trunkline.server.tasks.lease import OrphanedTask, TaskLeases, take_over_task
 from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
-from trunkline.server.tasks.takeover import OrphanedTask, take_over_task
 from trunkline.stores.store import Held, Lease, Put
 from trunkline.wire import codec
 
@@ -134,14 +133,12 @@ class Owner:
             await self._change(_begin, lease)
         await self.sleep()
         await self._change(lambda found, now: found.complete(now, Raw(b"{}"), is_error=False), lease)
-        await self.repository.delete_mark(record)
+        await self.repository.delete_mark(record.task_id)
 
     async def _change(self, transition: Transition, lease: Lease) -> None:
         while True:  # like the runner: an outcome is written until it is stored or refused
             try:
-                await self.repository.change(
-                    OWNER, TASK_ID, lambda found, now: found if found.ended else transition(found, now), lease
-                )
+                await self.repository.change(OWNER, TASK_ID, transition, lease)
             except StoreUnavailable:
                 await self.sleep()
             else:

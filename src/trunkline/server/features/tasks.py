@@ -120,18 +120,14 @@ def _create_from_tool(
 
 async def _cancel(connection: Connection, call: IncomingRequest, params: CancelTaskParams) -> CancelTaskResult | Empty:
     _dialect(connection, call)
-
-    def cancelled(record: TaskRecord, now: float) -> TaskRecord:
-        asks = _dialect(connection, call, record)
-        return record.cancel(now, params.reason) if check_cancellable(record, asks) else record
-
     repository, owner = connection.shared.tasks.repository, owner_of(call.origin.principal)
-    changed = await repository.change(owner, params.task_id, cancelled)
+    changed = await repository.change(owner, params.task_id, lambda record, now: record.cancel(now, params.reason))
     if changed is None:
         raise TaskNotFound(params.task_id)
-    record = changed[1].record
-    asks = _dialect(connection, call, record)
-    return to_augmented_task(record, CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
+    before, after = changed[0].record, changed[1].record
+    asks = _dialect(connection, call, before)
+    check_cancellable(before, asks)
+    return to_augmented_task(after, CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
 
 
 async def _update(connection: Connection, call: IncomingRequest, params: UpdateTaskParams) -> Empty:

@@ -7,22 +7,26 @@ another process has acquired it.
 
 Where a store outlives the process but has no bus, no process can tell whether another one is alive. There a lease lasts
 for `task_lease`, and runners renew it.
+
+A process takes over a task that it finds by its mark if it can acquire the lease.
 """
 
 from collections.abc import Callable, Container
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from trunkline.clock import Clock
 from trunkline.errors import NotExecuted, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.repository import key_of_task
+from trunkline.server.tasks.repository import StoredTask, TaskMark, TaskRepository, key_of_task
 from trunkline.stores.store import Held, Lease, Store
 
 if TYPE_CHECKING:
     from trunkline.server.cluster.cluster import Cluster
 
-__all__ = ["TaskLeases"]
+__all__ = ["OrphanedTask", "TaskLeases", "take_over_task"]
 
 _MARGIN: Final = 60.0  # seconds by which a lease outlasts its record, for clocks that differ
 _UNLIMITED_TTL: Final = 10 * 365 * 86400.0  # seconds, for a record that does not expire
@@ -97,3 +101,31 @@ class TaskLeases:
     async def release(self, lease: Lease) -> None:
         """Release a lease."""
         await self._store.release(lease)
+
+
+class OrphanedTask(Struct):
+    """An unfinished task without a live runner, and its lease, which this process holds now."""
+
+    stored: StoredTask
+    lease: Lease
+
+
+async def take_over_task(
+    repository: TaskRepository, leases: TaskLeases, mark: TaskMark, known_alive: Container[str] = ()
+) -> OrphanedTask | Held | None:
+    """Take over the task of a mark. Return its live holder instead if it has one, or None if there is nothing to run:
+    the task has ended, or its record does not exist. The processes in `known_alive` are not checked."""
+    stored = await repository.find(mark.owner, mark.task_id)
+    if stored is None:
+        return None  # its creator may be about to write the record
+    if stored.record.ended:
+        await repository.delete_mark(mark.task_id)
+        return None
+    lease = await leases.acquire(stored.record, known_alive)
+    if isinstance(lease, Held):
+        return lease
+    stored = await repository.find(mark.owner, mark.task_id)  # read again, now that no other process can run it
+    if stored is None or stored.record.ended:
+        await leases.release(lease)
+        return None
+    return OrphanedTask(stored, lease)

@@ -22,8 +22,8 @@ from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import prepare_run
 from trunkline.server.tasks.errors import TooManyTasks
+from trunkline.server.tasks.lease import OrphanedTask, take_over_task
 from trunkline.server.tasks.repository import TaskMark
-from trunkline.server.tasks.takeover import OrphanedTask, take_over_task
 from trunkline.stores.bus import is_process_name
 from trunkline.stores.store import ABSENT, Held, Put, key_of
 from trunkline.wire import codec
@@ -142,7 +142,7 @@ class TaskRecovery:
             after = ""
             while page := await self._tasks.repository.list_marks(after):
                 for mark in page:
-                    after = mark.key
+                    after = mark.task_id
                     if self._tasks.is_handled_here(mark.task_id):
                         continue
                     again = await self._try_take_over(mark)
@@ -206,14 +206,12 @@ class TaskRecovery:
         await repository.change(
             record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
         )
-        await repository.delete_mark(record)
+        await repository.delete_mark(record.task_id)
 
     async def _resume(self, orphan: OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
         self._tasks.check_limits(orphan.stored.record.client)
 
         def taken(record: TaskRecord, now: float) -> TaskRecord:
-            if record.ended:
-                return record
             return record.start(now) if record.state is TaskState.PENDING else record.resume(now)
 
         record = orphan.stored.record

@@ -33,9 +33,9 @@ from trunkline.server.tasks.errors import TooManyTasks
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
 from trunkline.wire import codec
 
-__all__ = ["WORKING_PREFIX", "StoredTask", "TaskMark", "TaskRepository", "Transition", "key_of_task"]
+__all__ = ["StoredTask", "TaskMark", "TaskRepository", "Transition", "key_of_task"]
 
-WORKING_PREFIX: Final = "working/"
+_WORKING_PREFIX: Final = "working/"
 _OWNER_PREFIX: Final = "owner/"
 _MAX_ID_LENGTH: Final = 100  # characters; ours are shorter
 _PAGE_SIZE: Final = 500
@@ -52,7 +52,6 @@ class StoredTask(NamedTuple):
 class TaskMark(NamedTuple):
     """Mark of an unfinished task."""
 
-    key: str
     owner: str
     task_id: str
 
@@ -156,7 +155,7 @@ class TaskRepository:
                 take(record, extra_writes) if slots is None else self._create_in_slot(take, record, extra_writes, slots)
             )
         except (Conflict, TooManyTasks):
-            await self.delete_mark(record)
+            await self.delete_mark(record.task_id)
             raise
 
     async def _create_in_slot(
@@ -224,14 +223,15 @@ class TaskRepository:
         fence: Lease | None = None,
         known: StoredTask | None = None,
     ) -> tuple[StoredTask, StoredTask] | None:
-        """Apply a transition. Return the task before and after it; None if it does not exist. If the task ends, its
-        lease, the fence, is released with it. Raise `Fenced` if the holder has lost the lease. `known` is the task as
-        last seen: it is not read first. After a conflict, the transition is applied to the newer record."""
+        """Apply a transition, unless the task has ended. Return the task before and after it; None if it does not
+        exist. If the task ends, its lease, the fence, is released with it. Raise `Fenced` if the holder has lost the
+        lease. `known` is the task as last seen: it is not read first. After a conflict, the transition is applied to
+        the newer record."""
         while True:
             before = known or await self.find(owner, task_id)
             if before is None:
                 return None
-            record = transition(before.record, self._wall.now())
+            record = before.record if before.record.ended else transition(before.record, self._wall.now())
             if record is before.record:
                 if known is None:
                     return self._report_change(before, before)
@@ -256,14 +256,14 @@ class TaskRepository:
             self._release_slot(record)
         return StoredTask(record, version)
 
-    async def delete_mark(self, record: TaskRecord) -> None:
+    async def delete_mark(self, task_id: str) -> None:
         """Delete the mark of a task that needs no run any more."""
-        await self._store.commit([Delete(_mark_key(record))])
+        await self._store.commit([Delete(_WORKING_PREFIX + task_id)])
 
     async def list_marks(self, after: str = "") -> list[TaskMark]:
-        """Return a page of the marks after a key."""
-        items = await self._store.scan(WORKING_PREFIX, after=after)
-        return [TaskMark(item.key, item.value.decode(), item.key.removeprefix(WORKING_PREFIX)) for item in items]
+        """Return a page of the marks after a task id."""
+        items = await self._store.scan(_WORKING_PREFIX, after=_WORKING_PREFIX + after if after else "")
+        return [TaskMark(item.value.decode(), item.key.removeprefix(_WORKING_PREFIX)) for item in items]
 
     async def restore_missing_marks(self) -> None:
         """Write the missing marks of unfinished tasks, of all owners. This version always writes a mark; earlier ones
@@ -276,20 +276,12 @@ class TaskRepository:
             while page := await self._store.scan(tasks, after=last):
                 last = page[-1].key
                 for record in (_decode_record(item.value) for item in page):
-                    if not record.ended and await self._store.get(_mark_key(record)) is None:
+                    if not record.ended and await self._store.get(_WORKING_PREFIX + record.task_id) is None:
                         await self._store.commit([_put_mark(record)])
-
-    async def delete_mark_key(self, mark: str) -> None:
-        """Delete a mark by its key."""
-        await self._store.commit([Delete(mark)])
-
-
-def _mark_key(record: TaskRecord) -> str:
-    return WORKING_PREFIX + record.task_id
 
 
 def _put_mark(record: TaskRecord) -> Put:
-    return Put(_mark_key(record), record.client.encode(), record.expires_at)
+    return Put(_WORKING_PREFIX + record.task_id, record.client.encode(), record.expires_at)
 
 
 def _decode_stored(item: Item) -> StoredTask:

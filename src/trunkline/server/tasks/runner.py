@@ -263,17 +263,13 @@ class TaskRunner:
     async def update(self, transition: Transition) -> None:
         """Apply a transition to the task, fenced by the lease. Raise `Fenced` if the lease is lost, and
         `CancelledError` if the task has ended."""
-
-        def unless_ended(record: TaskRecord, now: float) -> TaskRecord:
-            return record if record.ended else transition(record, now)
-
         try:
             if self.lease_lost:
                 raise Fenced(self.lease.name, self.lease.token)
             record = self.record
             # Only answers change the record of a task that is run here, and the request that cancels the task.
             known = None if record.questions else self._stored
-            changed = await self._host.repository.change(record.client, record.task_id, unless_ended, self.lease, known)
+            changed = await self._host.repository.change(record.client, record.task_id, transition, self.lease, known)
         except Fenced:
             self.lose_lease()
             raise

@@ -236,7 +236,7 @@ class TaskService:
         self.watchers.detach_runner(record)
         try:
             if record.ended:
-                await self.repository.delete_mark(record)
+                await self.repository.delete_mark(record.task_id)
             elif self._closing and not runner.lease_lost:
                 await self.repository.change(
                     record.client, record.task_id, lambda found, now: found.release(now), runner.lease

@@ -13,8 +13,8 @@ from typing import Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.lease import TaskLeases
-from trunkline.server.tasks.repository import StoredTask, TaskRepository
+from trunkline.server.tasks.lease import OrphanedTask, TaskLeases, take_over_task
+from trunkline.server.tasks.repository import StoredTask, TaskMark, TaskRepository
 from trunkline.stores.store import Lease
 
 __all__ = ["UnconfirmedTasks"]
@@ -66,19 +66,13 @@ class UnconfirmedTasks:
             del self._unresolved[task_id]
 
     async def _resolve(self, record: TaskRecord, start: StartRun | None) -> None:
-        repository, owner, task_id = self._repository, record.client, record.task_id
-        if await repository.find(owner, task_id) is None:
-            return
-        lease = await self._leases.acquire(record)
-        stored = await repository.find(owner, task_id)
-        if not isinstance(lease, Lease) or stored is None:
-            return
-        if start is not None and not stored.record.ended:
-            start(stored, lease)
-            return
-        await repository.change(owner, task_id, _cancel_unless_ended, lease)
-        await asyncio.gather(repository.delete_mark(record), self._leases.release(lease))
-
-
-def _cancel_unless_ended(record: TaskRecord, now: float) -> TaskRecord:
-    return record if record.ended else record.cancel(now)
+        orphan = await take_over_task(self._repository, self._leases, TaskMark(record.client, record.task_id))
+        if not isinstance(orphan, OrphanedTask):
+            return  # it was not stored, it has ended, or another process has it
+        if start is not None:
+            start(orphan.stored, orphan.lease)
+        else:
+            await self._repository.change(
+                record.client, record.task_id, lambda found, now: found.cancel(now), orphan.lease
+            )
+            await self._repository.delete_mark(record.task_id)

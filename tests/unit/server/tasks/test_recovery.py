@@ -14,7 +14,7 @@ from trunkline.errors import Fenced
 from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
 from trunkline.server.tasks.repository import TaskRepository, key_of_task
 from trunkline.stores.memory import MemoryStore
-from trunkline.stores.store import Lease, Put, Store
+from trunkline.stores.store import Held, Item, Lease, Put, Store
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 LEASE = 10.0
@@ -232,6 +232,34 @@ async def test_task_that_ended_meanwhile_stays_unchanged() -> None:
         await setup.time_passes(peer, LEASE + 1)
         assert (await setup.record()).state is TaskState.CANCELLED
         assert (setup.runs, await setup.shelf.list_marks("")) == ([], [])
+
+
+async def test_task_that_is_cancelled_while_recovery_fails_it_stays_cancelled() -> None:
+    setup = RecoverySetup()
+    await setup.left()
+
+    class Cancelling(FaultyStore):
+        """The client cancels the task after recovery has acquired its lease and read its record."""
+
+        taken = False
+
+        async def acquire(self, *args: Any, **options: Any) -> Lease | Held:
+            outcome = await super().acquire(*args, **options)
+            self.taken = isinstance(outcome, Lease)
+            return outcome
+
+        async def get(self, key: str) -> Item | None:
+            item = await super().get(key)
+            if self.taken:
+                self.taken = False
+                await setup.shelf.change("nobody", "t1", lambda record, now: record.cancel(now))
+            return item
+
+    async with RawPeer(setup.server(lambda: None, store=Cancelling(setup.store), task=True)) as peer:
+        await peer.initialize()
+        await setup.time_passes(peer, LEASE + 1)
+        assert (await setup.record()).state is TaskState.CANCELLED
+        assert await setup.shelf.list_marks("") == []
 
 
 async def test_questions_and_answers_survive_recovery() -> None:
