@@ -3,26 +3,22 @@
 Notifications reach the client through the watchers of the task. Questions are stored until the client fetches them.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
-from trunkline.config import Settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.tasks import TaskCaller
 from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.server.access.principal_codec import decode_principal
-from trunkline.server.call_peer import CallPeer, ClientFacts
-from trunkline.server.catalog import ServerCatalog
+from trunkline.server.call_peer import ClientFacts
 from trunkline.server.input.ask import Asker
 
 if TYPE_CHECKING:
-    from trunkline.rpc.threads import ThreadPool
     from trunkline.server.resilience.circuit_breaker import CircuitBreakers
     from trunkline.server.runtime_services import RuntimeServices
 
@@ -41,49 +37,23 @@ class Run(Asker, Protocol):
     async def save_checkpoint(self, checkpoint: Raw) -> None: ...
 
 
-class DetachedPeer(CallPeer):
+class DetachedPeer:
     """`CallPeer` for the context of a task."""
+
+    session_id = None  # a task belongs to no session
+    transport = ""  # and to no connection
 
     def __init__(self, shared: "RuntimeServices", runner: Run) -> None:
         self.facts = FactReporter(shared.clock, shared.observers)
+        self.catalog = shared.catalog
+        self.settings = shared.catalog.settings
+        self.threads = shared.threads
+        self.loop = shared.threads.loop
+        self.local = runner.caller.local
+        self.now = shared.clock.now
         self._shared = shared
         self._runner = runner
         self._thread = threading.get_ident()
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the server."""
-        return self._shared.catalog.settings
-
-    @property
-    def catalog(self) -> ServerCatalog:
-        """Catalog of the server."""
-        return self._shared.catalog
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Loop on which the task runs."""
-        return self._shared.threads.loop
-
-    @property
-    def threads(self) -> "ThreadPool":
-        """Threads of the server."""
-        return self._shared.threads
-
-    @property
-    def session_id(self) -> int | None:
-        """None: a task belongs to no session."""
-        return None
-
-    @property
-    def local(self) -> bool:
-        """Whether the client is a local one that needs no authentication."""
-        return self._runner.caller.local
-
-    @property
-    def transport(self) -> str:
-        """Empty: a task belongs to no connection."""
-        return ""
 
     @property
     def lifespan(self) -> Any:
@@ -95,16 +65,12 @@ class DetachedPeer(CallPeer):
         """Circuit breakers of the server."""
         return self._shared.get_breakers()
 
-    def now(self) -> float:
-        """Return the time on the server's clock."""
-        return self._shared.clock.now()
-
     def post(self, action: Callable[[], object]) -> bool:
         """Run an action on the loop: now on the loop's thread, soon from another one. Return whether it has run."""
         if threading.get_ident() == self._thread:
             action()
             return True
-        self._shared.threads.post(action)
+        self.threads.post(action)
         return False
 
     def notify(self, name: str, params: Any = UNSET, *, about: IncomingRequest | None = None) -> bool:  # noqa: ARG002
