@@ -378,8 +378,7 @@ class ServerRuntime:
             if shared.cluster is not None:
                 await shared.cluster.join()
         if components.store.lasting and catalog.task_tools():
-            shared = self.get_services()
-            shared.tasks.start_recovery(shared, lasting=True)
+            self.get_services().tasks.start_recovery()
 
     # --- lifespans, of this server and of mounted ones -------------------------------------------
 
@@ -493,7 +492,7 @@ class ServerRuntime:
         notifications = self._make_notification_fanout(durable_sessions, cluster, clock)
         self._local_announcer = Announcer(settings.list_changed_interval, clock, self._broadcast_list_changed)
         self.bind_breakers(clock, wall, lasting)
-        return SharedServices(
+        services = SharedServices(
             catalog=self._catalog,
             dispatcher=components.dispatcher,
             threads=ThreadPool(loop, settings.max_threads),
@@ -508,7 +507,7 @@ class ServerRuntime:
             get_state_tokens=cache(partial(self._make_state_tokens, lasting, wall)),
             get_store=get_store,
             wall_clock=wall,
-            get_tasks=self._lazy_tasks(get_store, wall, cluster),
+            get_tasks=cache(lambda: self._make_tasks(services)),
             durable_sessions=durable_sessions,
             cluster=cluster,
             cluster_notifications=notifications,
@@ -518,6 +517,7 @@ class ServerRuntime:
             get_breakers=lambda: self.breakers,
             get_rate_limits=cache(partial(self._make_rate_limits, clock, wall, lasting)),
         )
+        return services
 
     def bind_breakers(self, clock: Clock, wall_clock: Clock, store: "Store | None") -> None:
         """Let the circuit breakers, also of mounted servers, use the clocks and the store of a server that serves."""
@@ -545,26 +545,14 @@ class ServerRuntime:
             )
         return self._health_monitor
 
-    def _lazy_tasks(
-        self, get_store: "Callable[[], Store]", wall_clock: Clock, cluster: "Cluster | None"
-    ) -> "Callable[[], TaskService]":
-        """Return a function that makes the task service of these services on its first call. It never makes one for
-        later services, so a late callback after shutdown cannot start the runtime again."""
-        made: TaskService | None = None
+    def _make_tasks(self, services: SharedServices) -> "TaskService":
+        """Make the task service of these services. It never belongs to later services, so a late callback after
+        shutdown cannot start the runtime again."""
+        from trunkline.server.tasks.recovery import TaskRecovery
+        from trunkline.server.tasks.service import TaskService
 
-        def get_tasks() -> "TaskService":
-            nonlocal made
-            if made is None:
-                from trunkline.server.tasks.recovery import TaskRecovery
-                from trunkline.server.tasks.service import TaskService
-
-                settings = self._catalog.settings
-                made = self._tasks = TaskService(
-                    get_store(), wall_clock, settings, TaskRecovery, cluster, on_ended=self._make_task_recorder()
-                )
-            return made
-
-        return get_tasks
+        self._tasks = TaskService(services, TaskRecovery, on_ended=self._make_task_recorder())
+        return self._tasks
 
     def _make_task_recorder(self) -> "Callable[[TaskRecord], None] | None":
         """Return the function that records the end of a task; None for a server without receipts whose observers do

@@ -247,7 +247,6 @@ async def _create_and_start(
     shared, tasks = connection.shared, connection.shared.tasks
     notifier = TaskNotifier(shared, record, connection) if notify_client else None
     creation = tasks.create_and_start(
-        shared,
         record,
         entry,
         work,

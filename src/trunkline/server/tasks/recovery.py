@@ -67,11 +67,10 @@ def _next_attempt(held: Held, peers: Container[str], now: float, process_lease: 
 class TaskRecovery:
     """Periodic scan for tasks of dead processes."""
 
-    def __init__(self, tasks: "TaskService", shared: "RuntimeServices", *, lasting: bool) -> None:
-        """With `lasting`, other processes may leave tasks in the store."""
+    def __init__(self, tasks: "TaskService", shared: "RuntimeServices") -> None:
         self._tasks = tasks
         self._shared = shared
-        self._lasting = lasting
+        self._lasting = shared.store.lasting  # other processes may leave tasks in the store
         self._timer: Timer | None = None
         self._due = 0.0  # time of the timer, on the loop's clock
         self._scan_task: asyncio.Task[None] | None = None
@@ -217,4 +216,4 @@ class TaskRecovery:
         record = orphan.stored.record
         changed = await self._tasks.repository.change(record.client, record.task_id, taken, orphan.lease)
         if changed is not None and not changed[1].record.ended:
-            self._tasks.take_over(self._shared, changed[1], orphan.lease, entry, work)
+            self._tasks.take_over(changed[1], orphan.lease, entry, work)

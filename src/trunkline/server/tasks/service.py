@@ -10,8 +10,6 @@ from weakref import WeakSet
 from msgspec import Raw
 from msgspec.structs import replace
 
-from trunkline.clock import Clock
-from trunkline.config import Settings
 from trunkline.errors import NotExecuted, StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskCaller, TaskRecord
 from trunkline.registry.tasks import TaskPolicy
@@ -26,11 +24,10 @@ from trunkline.server.tasks.repository import StoredTask, TaskRepository
 from trunkline.server.tasks.runner import TaskRunner
 from trunkline.server.tasks.unconfirmed import UnconfirmedTasks
 from trunkline.server.tasks.watchers import TaskWatchers
-from trunkline.stores.store import Lease, Put, Store
+from trunkline.stores.store import Lease, Put
 
 if TYPE_CHECKING:
     from trunkline.rpc.connection import PeerConnection
-    from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.runtime_services import RuntimeServices
 
 __all__ = ["TaskService", "WorkFactory"]
@@ -51,10 +48,7 @@ class Recovery(Protocol):
         ...
 
 
-class RecoveryFactory(Protocol):
-    """Create the recovery of a task service; with `lasting`, other processes may leave tasks in the store."""
-
-    def __call__(self, tasks: "TaskService", shared: "RuntimeServices", *, lasting: bool) -> Recovery: ...
+RecoveryFactory = Callable[["TaskService", "RuntimeServices"], Recovery]
 
 
 class TaskService:
@@ -62,24 +56,23 @@ class TaskService:
 
     def __init__(
         self,
-        store: Store,
-        wall: Clock,
-        settings: Settings,
+        shared: "RuntimeServices",
         make_recovery: RecoveryFactory,
-        cluster: "Cluster | None" = None,
         *,
         on_ended: "Callable[[TaskRecord], None] | None" = None,
     ) -> None:
-        """`make_recovery` creates the part that takes over tasks of dead processes. `cluster` is None if no other
-        process shares the store. `on_ended` is called with each task that this process has ended."""
+        """`make_recovery` creates the part that takes over tasks of dead processes. `on_ended` is called with each task
+        that this process has ended."""
+        store, wall, settings = shared.store, shared.wall_clock, shared.catalog.settings
+        self._shared = shared
         self._make_recovery = make_recovery
         self._on_ended = on_ended
         self.repository = TaskRepository(store, wall, self._on_change)
         self.watchers = TaskWatchers(store, self.repository)
         self.question_delivery = QuestionDelivery(self.repository)
-        self.leases = TaskLeases(store, cluster, wall, settings.task_lease)
+        self.leases = TaskLeases(store, shared.cluster, wall, settings.task_lease)
         self.leases.on_evicted(self._on_evicted)
-        self._store = store
+        self._lasting = store.lasting
         self._wall = wall
         self._settings = settings
         self._id = urandom(8).hex()
@@ -133,11 +126,10 @@ class TaskService:
     @property
     def _owner_limit(self) -> int | None:
         """Limit of running tasks of one owner over all processes, if the store is shared."""
-        return self._settings.max_tasks_per_principal if self._store.lasting else None
+        return self._settings.max_tasks_per_principal if self._lasting else None
 
     async def create_and_start(
         self,
-        shared: "RuntimeServices",
         record: TaskRecord,
         entry: ToolEntry,
         work: WorkFactory,
@@ -152,12 +144,14 @@ class TaskService:
         record is stored as PENDING, and the start is a change of its own. If the store does not confirm the creation,
         the task is not started here. Once the store answers again, a stored task is started if one of `extra_writes`
         names it, and cancelled otherwise."""
-        self.start_recovery(shared, lasting=self._store.lasting)
+        self.start_recovery()
         holder = await self.leases.get_holder()
         self.check_limits(record.client)
 
         def start(stored: StoredTask, lease: Lease) -> None:
-            runner = TaskRunner(self, shared, stored, lease, entry, principal=principal, exposes_errors=exposes_errors)
+            runner = TaskRunner(
+                self, self._shared, stored, lease, entry, principal=principal, exposes_errors=exposes_errors
+            )
             self._start(runner, stored, work, notifier)
 
         self._count_by_owner[record.client] += 1  # counts against the limit while it is being stored
@@ -186,20 +180,20 @@ class TaskService:
         if not self._count_by_owner[owner]:
             del self._count_by_owner[owner]
 
-    def take_over(
-        self, shared: "RuntimeServices", stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory
-    ) -> None:
+    def take_over(self, stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory) -> None:
         """Run a task that another process has left."""
         caller = stored.record.caller
         exposes = bool(self._settings.expose_errors)  # the connection that created it is unknown
-        runner = TaskRunner(self, shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
-        self._start(runner, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
+        runner = TaskRunner(
+            self, self._shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes
+        )
+        self._start(runner, stored, work, None if caller.modern else TaskNotifier(self._shared, stored.record))
 
-    def start_recovery(self, shared: "RuntimeServices", *, lasting: bool) -> None:
-        """Start to take over the tasks of dead processes; with `lasting` also those of other processes."""
+    def start_recovery(self) -> None:
+        """Start to take over the tasks of dead processes."""
         if self._recovery is None:
-            self._recovery = self._make_recovery(self, shared, lasting=lasting)
-            if lasting:
+            self._recovery = self._make_recovery(self, self._shared)
+            if self._lasting:
                 self._recovery.schedule_scan(self._wall.now())
 
     def is_handled_here(self, task_id: str) -> bool:
