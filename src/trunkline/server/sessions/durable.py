@@ -40,7 +40,7 @@ from trunkline.server.access.owner_id import principal_name
 from trunkline.server.call_peer import ConnectedPeer
 from trunkline.server.sessions.event_log import DurableEventLog
 from trunkline.server.sessions.lease import SessionLease
-from trunkline.server.sessions.quota import QuotaEntry, SessionQuota, unused_lifetime
+from trunkline.server.sessions.quota import SessionQuota, unused_lifetime
 from trunkline.server.sessions.record import RecordedCapabilities, SessionMetadata, SessionRecord, read_record
 from trunkline.server.sessions.write_batcher import WriteBatcher
 from trunkline.stores.store import Delete, Held, Lease, Store, key_of
@@ -140,7 +140,7 @@ class DurableSession:
         self._wall = wall
         self._batcher = batcher
         self._quota = quota
-        self._quota_entry: QuotaEntry | None = None  # its entry in the quota of its principal
+        self._quota_key: str | None = None  # of its entry in the quota of its principal
         self._used = False  # False until a message after the handshake arrives
         self._unused_lifetime = unused_lifetime(settings)
         self._created = wall.now()
@@ -161,8 +161,8 @@ class DurableSession:
 
     async def claim_quota(self, principal: Any) -> bool:
         """Count the session against the quota of a principal. Return False if the quota is used up."""
-        self._quota_entry = self._quota.entry(self._ident, principal_name(principal))
-        return self._quota_entry is None or await self._quota_entry.add()
+        self._quota_key = self._quota.key_of_entry(self._ident, principal_name(principal))
+        return self._quota_key is None or await self._quota.add(self._quota_key)
 
     # --- lease ---------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class DurableSession:
         self._used = True
         self.write_soon()
         self.lease.renew()
-        if self._quota_entry is not None:
-            self._quota_entry.renew()
+        if self._quota_key is not None:
+            self._quota.renew(self._quota_key)
 
     def write_soon(self) -> None:
         """Write the record soon, without waiting for it."""
@@ -319,8 +319,8 @@ class DurableSession:
             while page := await self.lease.store.scan(f"{self._key_prefix}/", limit=_PAGE_SIZE):
                 await self.lease.commit([Delete(item.key) for item in page])
             await self.lease.release()
-            if self._quota_entry is not None:
-                await self._quota_entry.remove()
+            if self._quota_key is not None:
+                await self._quota.remove(self._quota_key)
         finally:
             self.dropping = False
 
@@ -333,7 +333,7 @@ class DurableSession:
         self._created = record.created_at
         self.owner = record.metadata.principal
         self._generation = record.metadata.generation + 1
-        self._quota_entry = self._quota.entry(self._ident, self.owner)
+        self._quota_key = self._quota.key_of_entry(self._ident, self.owner)
 
     async def restore(self, principal: Any) -> RestoredStreams | None:
         """Rebuild the session from its record. Return None if its event log cannot be read."""
@@ -361,8 +361,8 @@ class DurableSession:
         connection.log_level = LOGGING_LEVELS.index(meta.log_level)
         connection.facts.emit(RestoreStep, step="RestoreCapabilities")
         await self.write()
-        if self._quota_entry is not None:
-            self._quota_entry.renew()
+        if self._quota_key is not None:
+            self._quota.renew(self._quota_key)
         connection.facts.emit(RestoreStep, step="StartMonitoring")
         return RestoredStreams(streams, self.events.newest_stream, self.events.delivered)
 

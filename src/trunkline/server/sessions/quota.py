@@ -16,7 +16,7 @@ from trunkline.errors import StoreError
 from trunkline.server.access.owner_id import owner_from_name
 from trunkline.stores.store import Delete, Put, Store, key_of
 
-__all__ = ["QuotaEntry", "SessionQuota", "unused_lifetime"]
+__all__ = ["SessionQuota", "unused_lifetime"]
 
 _PAGE_SIZE: Final = 500
 _TTL_SLACK: Final = 1.1  # times `session_ttl`: uses are recorded only once in a tenth of it
@@ -45,11 +45,11 @@ class SessionQuota:
         self._wall = wall
         self._renewals: set[asyncio.Future[int]] = set()
 
-    def entry(self, ident: str, principal_name: str) -> "QuotaEntry | None":
-        """Return the entry of a session; None if the principal is unknown or there is no quota."""
+    def key_of_entry(self, ident: str, principal_name: str) -> str | None:
+        """Return the key of a session's entry; None if the principal is unknown or there is no quota."""
         if not principal_name or self._limit is None:
             return None
-        return QuotaEntry(self, key_of("owner", owner_from_name(principal_name), "open", ident))
+        return key_of("owner", owner_from_name(principal_name), "open", ident)
 
     def _entry_write(self, key: str, ttl: float | None) -> Put:
         return Put(key, b"", None if ttl is None else self._wall.now() + ttl)
@@ -84,7 +84,7 @@ class SessionQuota:
             renewal.exception()
 
     async def remove(self, key: str) -> None:
-        """Remove an entry. If that fails, it expires."""
+        """Remove the entry of a session that has ended. If that fails, it expires."""
         with contextlib.suppress(StoreError):
             await self._store.commit([Delete(key)])
 
@@ -92,23 +92,3 @@ class SessionQuota:
         """Wait for the renewals in progress."""
         if self._renewals:
             await asyncio.wait(self._renewals)
-
-
-class QuotaEntry:
-    """Quota entry of one session."""
-
-    def __init__(self, quota: SessionQuota, key: str) -> None:
-        self._quota = quota
-        self._key = key
-
-    async def add(self) -> bool:
-        """Count the session. Return False if its owner has used up the quota."""
-        return await self._quota.add(self._key)
-
-    def renew(self) -> None:
-        """Extend the life of the entry."""
-        self._quota.renew(self._key)
-
-    async def remove(self) -> None:
-        """Remove the entry, after the session has ended."""
-        await self._quota.remove(self._key)
