@@ -39,7 +39,7 @@ from trunkline.rpc.run_handler import DeferredResult, Work
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.call_peer import ConnectedPeer
 from trunkline.server.sessions.event_log import DurableEventLog
-from trunkline.server.sessions.lease import SessionLease
+from trunkline.server.sessions.lease import SessionLease, follow
 from trunkline.server.sessions.quota import SessionQuota, unused_lifetime
 from trunkline.server.sessions.record import RecordedCapabilities, SessionMetadata, SessionRecord, read_record
 from trunkline.server.sessions.write_batcher import WriteBatcher
@@ -73,22 +73,8 @@ def _not_now_error() -> NotNow:
     return NotNow("the store is unavailable, so the session cannot be changed; try again later")
 
 
-def _raise_not_now_if_unavailable(write: "asyncio.Future[Any]") -> "asyncio.Future[None]":
-    """Return a future that completes with a write, and raises `NotNow` if the store is unavailable."""
-    checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(_: "asyncio.Future[Any]") -> None:
-        error = write.exception()
-        if checked.done():
-            return
-        if error is None:
-            checked.set_result(None)
-        else:
-            checked.set_exception(_not_now_error() if isinstance(error, StoreUnavailable) else error)
-            checked.exception()  # the call may have ended, so mark the exception as retrieved
-
-    write.add_done_callback(settle)
-    return checked
+def _to_not_now(error: BaseException | None) -> BaseException | None:
+    return _not_now_error() if isinstance(error, StoreUnavailable) else error
 
 
 class SessionConnection(ConnectedPeer, Protocol):
@@ -200,16 +186,15 @@ class DurableSession:
 
     def write_soon(self) -> None:
         """Write the record soon, without waiting for it."""
-        if (connection := self._negotiated_connection) is not None:
-            self._batcher.put(
-                self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
-            )
+        self._write_with(self._batcher.put)
 
-    @property
-    def _negotiated_connection(self) -> SessionConnection | None:
-        """The connection, if its handshake has been negotiated."""
+    def _write_with(self, write: Callable[..., "asyncio.Future[Any]"]) -> "asyncio.Future[Any] | None":
+        """Write the record with a function of the write batcher. Return None if there is nothing to write, because the
+        handshake has not been negotiated or the connection is closed."""
         connection = self.connection
-        return None if connection is None or connection.session.negotiated is None else connection
+        if connection is None or connection.session.negotiated is None:
+            return None
+        return write(self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at())
 
     def _build_record(self, connection: SessionConnection) -> SessionRecord:
         session, ttl = connection.session, self._settings.session_ttl
@@ -234,17 +219,9 @@ class DurableSession:
             subscriptions=[uri for uri in connection.subscribed_uris() if uri not in self._ending_subscriptions],
         )
 
-    def _begin_write(self) -> "asyncio.Future[Any] | None":
-        """Start to write the record. Return None if there is nothing to write."""
-        if (connection := self._negotiated_connection) is None:
-            return None
-        return self._batcher.put_or_fail(
-            self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
-        )
-
     async def write(self) -> None:
         """Write the record and wait until it is stored. Raise `Fenced` if this process has lost the session."""
-        if (write := self._begin_write()) is not None:
+        if (write := self._write_with(self._batcher.put_or_fail)) is not None:
             await asyncio.shield(write)
         elif self.lease.ended:
             raise Fenced(self._key_prefix, 0)
@@ -252,8 +229,8 @@ class DurableSession:
     def reply_after_write(self, reply: Any) -> Work:
         """Return a reply that leaves once the record is stored. If the store is unavailable, the reply is `NotNow`
         instead."""
-        write = self._begin_write()
-        return reply if write is None else DeferredResult(_raise_not_now_if_unavailable(write), reply)
+        write = self._write_with(self._batcher.put_or_fail)
+        return reply if write is None else DeferredResult(follow(write, _to_not_now), reply)
 
     async def unsubscribe(self, uri: str, end: Callable[[], Awaitable[object]]) -> None:
         """End a subscription after a record without it is stored; until then the client may not miss an update. Raise

@@ -9,7 +9,6 @@ process can share the store, there is no lease.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from trunkline.stores.store import ABSENT, Held, Lease, Put, Store, Write
 if TYPE_CHECKING:
     from trunkline.server.cluster.cluster import Cluster
 
-__all__ = ["SessionLease"]
+__all__ = ["SessionLease", "follow"]
 
 T = TypeVar("T")
 
@@ -62,20 +61,10 @@ class SessionLease:
         key to be absent, and no other process knows the session id yet."""
         if self._cluster is None or self._lease is not None or self.ended or self._acquisition is not None:
             return self.commit((put,))
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        acquisition = self._acquire(self._cluster, (replace(put, version=ABSENT),))
-        acquisition.add_done_callback(partial(self._settle_first, stored))
-        return stored
-
-    def _settle_first(self, stored: "asyncio.Future[None]", acquisition: "asyncio.Future[Lease | Held]") -> None:
-        if stored.done():  # its caller has gone
-            return
-        error = asyncio.CancelledError() if acquisition.cancelled() else acquisition.exception()
-        if error is None and not self.ended:
-            stored.set_result(None)
-        else:
-            stored.set_exception(error or Fenced(self.key, 0))
-            stored.exception()  # the caller may go before it learns of it
+        return follow(
+            self._acquire(self._cluster, (replace(put, version=ABSENT),)),
+            lambda error: Fenced(self.key, 0) if error is None and self.ended else error,
+        )
 
     # --- lease ---------------------------------------------------------------------------------
 
@@ -159,3 +148,24 @@ class SessionLease:
         if lease is not None:
             with contextlib.suppress(StoreError):
                 await self.store.release(lease)
+
+
+def follow(
+    operation: "asyncio.Future[Any]", adapt_error: Callable[[BaseException | None], BaseException | None]
+) -> "asyncio.Future[None]":
+    """Return a future that is done when an operation is, for a caller that may stop waiting. It raises the error that
+    `adapt_error` returns for that of the operation, if any."""
+    outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(_: object) -> None:
+        if outcome.done():
+            return
+        error = adapt_error(asyncio.CancelledError() if operation.cancelled() else operation.exception())
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+            outcome.exception()  # the caller may have gone, so mark it as retrieved
+
+    operation.add_done_callback(settle)
+    return outcome

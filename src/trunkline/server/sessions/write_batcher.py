@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trunkline.errors import Fenced, StoreUnavailable
-from trunkline.server.sessions.lease import SessionLease
+from trunkline.server.sessions.lease import SessionLease, follow
 from trunkline.stores.store import Delete, Put, Write
 
 __all__ = ["WriteBatcher"]
@@ -151,20 +151,7 @@ class WriteBatcher:
 
 def _checked_for_fencing(lease: SessionLease, done: "asyncio.Future[None]") -> "asyncio.Future[None]":
     """Return a future that is done when a batch is, and raises `Fenced` if the writes of a session were refused."""
-    checked = asyncio.get_running_loop().create_future()
-
-    def settle(_: "asyncio.Future[None]") -> None:
-        if checked.done():
-            return
-        error = Fenced(lease.key, 0) if lease.ended else done.exception()
-        if error is None:
-            checked.set_result(None)
-        else:
-            checked.set_exception(error)
-            checked.exception()  # the waiting callers have it; mark it as retrieved
-
-    done.add_done_callback(settle)
-    return checked
+    return follow(done, lambda error: Fenced(lease.key, 0) if lease.ended else error)
 
 
 async def _error_of(commit: "asyncio.Future[int]") -> Exception | None:
