@@ -5,6 +5,7 @@ The decision depends on what the tool allows, what the client requests, and what
 
 import asyncio
 from functools import partial
+from os import urandom
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msgspec import Raw
@@ -28,7 +29,7 @@ from trunkline.server.access.principal_codec import encode_principal
 from trunkline.server.connection import Connection
 from trunkline.server.tasks.errors import TaskSupportMismatch, TaskUnconfirmed
 from trunkline.server.tasks.notify import TaskNotifier
-from trunkline.server.tasks.service import WorkFactory, with_prior_state
+from trunkline.server.tasks.service import WorkFactory
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     connection, call = new_task.connection, new_task.call
     current = cast("InputRound", call.input_round)  # set by begin_round: only modern calls are converted
     answers, effects = current.earlier_rounds
-    record = with_prior_state(new_task_record(new_task, params), answers, effects)
+    record = replace(new_task_record(new_task, params), answers=dict(answers), effects=dict(effects))
     make = partial(_create_and_start, new_task, record, started=True)
     created = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
     connection.reply_now(call, to_extension_task(created, TaskCreated), "task")
@@ -199,15 +200,25 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.original_json(params.arguments)}
     if entry.forward is not None and params.meta is not None:
         asked["_meta"] = params.meta  # a run in another process forwards it, too
-    ttl = None if call.envelope is not None or params.task is None else params.task.ttl
-    record = connection.shared.tasks.new_record(
-        owner_of(call.origin.principal),
-        _caller_of(connection, call),
-        ("tools/call", codec.to_raw(asked)),
-        entry.task or TaskPolicy(),
-        ttl=None if ttl is None else ttl / 1000,
+    policy, now = entry.task or TaskPolicy(), connection.shared.wall_clock.now()
+    settings = connection.shared.catalog.settings
+    asked_ttl = None if call.envelope is not None or params.task is None else params.task.ttl
+    lifetime = policy.ttl or settings.task_ttl if asked_ttl is None else asked_ttl / 1000
+    poll_interval = policy.poll_interval or settings.task_poll_interval
+    return TaskRecord(
+        task_id=f"{int(now * 1000):012x}-{urandom(16).hex()}",
+        client=owner_of(call.origin.principal),
+        caller=_caller_of(connection, call),
+        method="tools/call",
+        params=codec.to_raw(asked),
+        created_at=now,
+        updated_at=now,
+        expires_at=now + min(lifetime, settings.max_task_ttl),
+        timeout_ms=None if policy.timeout is None else round(policy.timeout * 1000),
+        poll_interval_ms=round(poll_interval * 1000),
+        progress_token=call.token,
+        trace=_trace_of(connection, call),
     )
-    return replace(record, progress_token=call.token, trace=_trace_of(connection, call))
 
 
 def _trace_of(connection: Connection, call: IncomingRequest) -> dict[str, str]:

@@ -14,7 +14,6 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.tasks import TaskCaller
 from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.rpc.fact_reporter import FactReporter
-from trunkline.server.access.principal_codec import decode_principal
 from trunkline.server.call_peer import ClientFacts
 from trunkline.server.input.ask import Asker
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from trunkline.server.resilience.circuit_breaker import CircuitBreakers
     from trunkline.server.runtime_services import RuntimeServices
 
-__all__ = ["DetachedPeer", "principal_of"]
+__all__ = ["DetachedPeer"]
 
 
 class Run(Asker, Protocol):
@@ -114,11 +113,3 @@ class DetachedPeer:
 
     async def begin_task(self, call: IncomingRequest) -> None:
         """Do nothing: the call is a task already."""
-
-
-# --- caller -----------------------------------------------------------------------------------------
-
-
-def principal_of(caller: TaskCaller) -> Any:
-    """Return the stored principal of a caller."""
-    return None if caller.principal is UNSET else decode_principal(caller.principal)

@@ -11,7 +11,7 @@ for `task_lease`, and runners renew it.
 A process takes over a task that it finds by its mark if it can acquire the lease.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
@@ -48,11 +48,6 @@ class TaskLeases:
     def renewal_interval(self) -> float | None:
         """Seconds between two renewals of a lease; None if leases are not renewed."""
         return None if self._ttl is None else self._ttl / 3
-
-    def on_evicted(self, callback: Callable[[], None]) -> None:
-        """Register a callback for the loss of all leases: this process was evicted."""
-        if self._cluster is not None:
-            self._cluster.on_evicted(callback)
 
     # --- acquiring ---------------------------------------------------------------------------------
 

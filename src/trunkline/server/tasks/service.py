@@ -7,15 +7,13 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from msgspec import Raw
-from msgspec.structs import replace
+from msgspec import UNSET
 
 from trunkline.errors import NotExecuted, StoreError, StoreUnavailable
-from trunkline.protocol.tasks import TaskCaller, TaskRecord
-from trunkline.registry.tasks import TaskPolicy
+from trunkline.protocol.tasks import TaskRecord
 from trunkline.registry.tools import ToolEntry
+from trunkline.server.access.principal_codec import decode_principal
 from trunkline.server.context import Context
-from trunkline.server.tasks.detached_peer import principal_of
 from trunkline.server.tasks.errors import TaskNotFound, TooManyTasks
 from trunkline.server.tasks.lease import TaskLeases
 from trunkline.server.tasks.notify import TaskNotifier
@@ -71,7 +69,8 @@ class TaskService:
         self.watchers = TaskWatchers(store, self.repository)
         self.question_delivery = QuestionDelivery(self.repository)
         self.leases = TaskLeases(store, shared.cluster, wall, settings.task_lease)
-        self.leases.on_evicted(self._on_evicted)
+        if shared.cluster is not None:
+            shared.cluster.on_evicted(self._on_evicted)
         self._lasting = store.lasting
         self._wall = wall
         self._settings = settings
@@ -91,27 +90,6 @@ class TaskService:
         return None if info.stateless else info.session or f"process {self._id}/{connection.number}"
 
     # --- creating --------------------------------------------------------------------------------
-
-    def new_record(
-        self, owner: str, caller: TaskCaller, request: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
-    ) -> TaskRecord:
-        """Create the record of a new task, which is not stored yet. `request` is a method and its params. `ttl` is how
-        many seconds the client wants it stored."""
-        now, settings = self._wall.now(), self._settings
-        lifetime = policy.ttl or settings.task_ttl if ttl is None else ttl
-        poll = policy.poll_interval or settings.task_poll_interval
-        return TaskRecord(
-            task_id=f"{int(now * 1000):012x}-{urandom(16).hex()}",
-            client=owner,
-            caller=caller,
-            method=request[0],
-            params=request[1],
-            created_at=now,
-            updated_at=now,
-            expires_at=now + min(lifetime, settings.max_task_ttl),
-            timeout_ms=None if policy.timeout is None else round(policy.timeout * 1000),
-            poll_interval_ms=round(poll * 1000),
-        )
 
     def check_limits(self, owner: str) -> None:
         """Raise `TooManyTasks` if this process runs `max_tasks`, or `max_tasks_per_principal` of this owner."""
@@ -183,10 +161,9 @@ class TaskService:
     def take_over(self, stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory) -> None:
         """Run a task that another process has left."""
         caller = stored.record.caller
+        principal = None if caller.principal is UNSET else decode_principal(caller.principal)
         exposes = bool(self._settings.expose_errors)  # the connection that created it is unknown
-        runner = TaskRunner(
-            self, self._shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes
-        )
+        runner = TaskRunner(self, self._shared, stored, lease, entry, principal=principal, exposes_errors=exposes)
         self._start(runner, stored, work, None if caller.modern else TaskNotifier(self._shared, stored.record))
 
     def start_recovery(self) -> None:
@@ -285,8 +262,3 @@ class TaskService:
         if runners:
             await asyncio.wait([runner.run_task for runner in runners])
         self.watchers.close()
-
-
-def with_prior_state(record: TaskRecord, answers: Any, effects: Any) -> TaskRecord:
-    """Return a record that knows the answers and effects from before the task existed."""
-    return replace(record, answers=dict(answers), effects=dict(effects))
