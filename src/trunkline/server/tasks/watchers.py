@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 
+from msgspec import Struct
+
 from trunkline.errors import StoreUnavailable
 from trunkline.protocol.task_dialects import Dialect, is_notable_change
 from trunkline.protocol.tasks import TaskRecord
@@ -21,27 +23,23 @@ StatusCallback = Callable[[TaskRecord], bool]
 """Notify a client of a task's status. Return False if the client is unreachable."""
 
 
-class _Follower:
+class _Follower(Struct, eq=False):
     """A callback for the changes of a task that its dialect shows, and the record of the last notification."""
 
-    __slots__ = ("dialect", "last_seen", "notify")
-
-    def __init__(self, notify: StatusCallback, dialect: Dialect, last_seen: TaskRecord) -> None:
-        self.notify = notify
-        self.dialect = dialect
-        self.last_seen = last_seen
+    notify: StatusCallback
+    dialect: Dialect
+    last_seen: TaskRecord
 
 
-class _WatchedTask:
+class _WatchedTask(Struct, eq=False):
     """Watchers of one task."""
 
-    __slots__ = ("followers", "on_change", "version", "waiters")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.waiters: list[asyncio.Future[None]] = []
-        self.followers: list[_Follower] = []
-        self.on_change: Callable[[StoredTask], None] | None = None
+    owner: str
+    task_id: str
+    version: int = 0
+    waiters: list[asyncio.Future[None]] = []
+    followers: list[_Follower] = []
+    on_change: Callable[[StoredTask], None] | None = None
 
 
 class TaskWatchers:
@@ -54,7 +52,6 @@ class TaskWatchers:
         self._watch: Watch | None = None
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._stale: set[str] = set()  # keys that changed while they were being refreshed
-        self._ids: dict[str, tuple[str, str]] = {}
 
     def close(self) -> None:
         """Stop watching."""
@@ -69,8 +66,7 @@ class TaskWatchers:
         key = key_of_task(owner, task_id)
         if self._watch is None:
             self._watch = self._store.watch("owner/", self._on_store_change)
-        self._ids[key] = (owner, task_id)
-        return self._watched.setdefault(key, _WatchedTask())
+        return self._watched.setdefault(key, _WatchedTask(owner, task_id))
 
     # --- registration ----------------------------------------------------------------------------
 
@@ -85,10 +81,8 @@ class TaskWatchers:
 
     def follow(self, stored: StoredTask, dialect: Dialect, notify: StatusCallback) -> Callable[[], None]:
         """Call `notify` with each change of a task that a dialect shows. Return a function that ends this."""
-        watched, key = (
-            self._watch_task(stored.record.client, stored.record.task_id),
-            key_of_task(stored.record.client, stored.record.task_id),
-        )
+        owner, task_id = stored.record.client, stored.record.task_id
+        watched, key = self._watch_task(owner, task_id), key_of_task(owner, task_id)
         follower = _Follower(notify, dialect, stored.record)
         watched.followers.append(follower)
         return partial(self._unfollow, key, follower)
@@ -117,7 +111,6 @@ class TaskWatchers:
         watched = self._watched.get(key)
         if watched is not None and not watched.waiters and not watched.followers and watched.on_change is None:
             del self._watched[key]
-            self._ids.pop(key, None)
 
     # --- changes -----------------------------------------------------------------------------------
 
@@ -157,9 +150,9 @@ class TaskWatchers:
     async def _refresh(self, key: str) -> None:
         try:
             self._stale.add(key)
-            while key in self._stale and key in self._ids:
+            while key in self._stale and (watched := self._watched.get(key)) is not None:
                 self._stale.discard(key)
-                stored = await self._repository.find(*self._ids[key])
+                stored = await self._repository.find(watched.owner, watched.task_id)
                 if stored is not None:
                     self.notify(stored)
                 elif (watched := self._watched.get(key)) is not None:
