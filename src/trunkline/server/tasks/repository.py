@@ -19,8 +19,8 @@ import asyncio
 import contextlib
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -59,8 +59,6 @@ class TaskMark(NamedTuple):
 Transition = Callable[[TaskRecord, float], TaskRecord]
 """Return the record after an event, given the record before it and the time. Returning the same record means no change.
 """
-_Create = Callable[[TaskRecord, Sequence[Put]], Awaitable[tuple[StoredTask, Lease]]]
-"""Store a new task with extra writes, and acquire its lease."""
 
 
 @lru_cache(maxsize=1024)  # a task is created, changed and watched under its key
@@ -149,17 +147,16 @@ class TaskRepository:
     ) -> tuple[StoredTask, Lease]:
         """Store a new task and acquire its lease. The extra writes are stored in the same commit, or it raises
         `Conflict`. With `slots`, the owner has at most that many running tasks, or it raises `TooManyTasks`."""
-        take = partial(self._create_with_mark, holder, ttl)
         try:
-            return await (
-                take(record, extra_writes) if slots is None else self._create_in_slot(take, record, extra_writes, slots)
-            )
+            if slots is None:
+                return await self._create_with_mark(holder, ttl, record, extra_writes)
+            return await self._create_in_slot(holder, ttl, record, extra_writes, slots)
         except (Conflict, TooManyTasks):
             await self.delete_mark(record.task_id)
             raise
 
     async def _create_in_slot(
-        self, create: "_Create", record: TaskRecord, extra_writes: Sequence[Put], slots: int
+        self, holder: str, ttl: float, record: TaskRecord, extra_writes: Sequence[Put], slots: int
     ) -> tuple[StoredTask, Lease]:
         """Store a new task in a free slot. The first attempt is a random slot that this process has not used; the store
         is scanned for free ones only if it is taken, since most owners have few tasks."""
@@ -170,7 +167,7 @@ class TaskRepository:
             put = Put(_slot_key(placed), b"", record.expires_at, ABSENT)
             self._slots_in_use[record.client].add(placed.place or 0)
             try:
-                return await create(placed, (put, *extra_writes))
+                return await self._create_with_mark(holder, ttl, placed, (put, *extra_writes))
             except BaseException as error:
                 self._release_slot(placed)
                 if not isinstance(error, Conflict) or error.key != put.key:
