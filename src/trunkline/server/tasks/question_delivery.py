@@ -65,10 +65,6 @@ class QuestionDelivery:
                 self._senders[record.task_id] = QuestionSender(connection, None, self._repository, self._forget_sender)
             self._senders[record.task_id].send_open(record)
 
-    def sender_for(self, connection: PeerConnection, call: IncomingRequest) -> "QuestionSender":
-        """Return a sender for a waiting `tasks/result` request."""
-        return QuestionSender(connection, call, self._repository)
-
     def _forget_sender(self, sender: "QuestionSender") -> None:
         self._senders = {name: other for name, other in self._senders.items() if other is not sender}
 

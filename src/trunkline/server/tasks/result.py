@@ -9,6 +9,7 @@ from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.connection import Connection
+from trunkline.server.tasks.question_delivery import QuestionSender
 
 __all__ = ["wait_for_outcome"]
 
@@ -21,7 +22,7 @@ async def wait_for_outcome(
     """Wait until `get_outcome` returns a value for the caller's task, and return it. Meanwhile send the questions of
     the task to a client that can answer requests while it waits. Raise `TaskNotFound`."""
     tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
-    delivery, can_be_asked = tasks.question_delivery.sender_for(connection, call), call.envelope is None
+    sender, can_be_asked = QuestionSender(connection, call, tasks.repository), call.envelope is None
     connection.adjust_call_limit(1)  # a waiting call must not block other calls of the connection
     try:
         with tasks.question_delivery.result_waiter(task_id) if can_be_asked else nullcontext():
@@ -32,11 +33,11 @@ async def wait_for_outcome(
                     if outcome is not None:
                         return outcome
                     if can_be_asked:
-                        delivery.send_open(record)
+                        sender.send_open(record)
                     await _wait_for_change_or_expiry(changed, record, connection)
     finally:
         connection.adjust_call_limit(-1)
-        delivery.stop()
+        sender.stop()
 
 
 async def _wait_for_change_or_expiry(
