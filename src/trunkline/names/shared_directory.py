@@ -23,7 +23,7 @@ from trunkline.errors import ConfigError, Conflict, DuplicateEntry, Fenced, Misu
 from trunkline.facts import Observers
 from trunkline.names.table import check_name, unroutable
 from trunkline.server.cluster.cluster import Cluster
-from trunkline.stores.store import Delete, Held, Item, Lease, Put, Store, key_of
+from trunkline.stores.store import Delete, Held, Item, Lease, Put, Store, key_of, scan_all
 from trunkline.supervision.restart_policy import RestartPolicy
 from trunkline.supervision.supervisor import Supervisor
 from trunkline.wire import codec
@@ -36,7 +36,6 @@ __all__ = ["AddressChange", "Publication", "SharedDirectory", "compare_addresses
 _PREFIX: Final = "name/"
 _OWNERSHIP_TTL: Final = 10 * 365 * 24 * 3600.0  # seconds: a name lasts as long as its owner
 _RETRY_DELAY: Final = 1.0  # seconds between two attempts of the maintenance task while the store is unavailable
-_PAGE: Final = 500  # items
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -239,12 +238,7 @@ class SharedDirectory:
 
     async def _scan(self) -> list[tuple[Item, _NameRecord]]:
         """Return all items with their records, also those of dead processes."""
-        found: list[tuple[Item, _NameRecord]] = []
-        last = ""
-        while page := await self._store.scan(_PREFIX, after=last, limit=_PAGE):
-            found += [(item, _decode_record(item.value)) for item in page]
-            last = page[-1].key
-        return found
+        return [(item, _decode_record(item.value)) for item in await scan_all(self._store, _PREFIX)]
 
     async def _is_alive(self, record: _NameRecord) -> bool:
         cluster = self._require_open()

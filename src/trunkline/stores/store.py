@@ -29,7 +29,21 @@ from msgspec import Struct
 
 from trunkline.stores.bus import Bus
 
-__all__ = ["ABSENT", "Changed", "Delete", "Held", "Item", "Lease", "Put", "Store", "Watch", "Write", "home", "key_of"]
+__all__ = [
+    "ABSENT",
+    "Changed",
+    "Delete",
+    "Held",
+    "Item",
+    "Lease",
+    "Put",
+    "Store",
+    "Watch",
+    "Write",
+    "home",
+    "key_of",
+    "scan_all",
+]
 
 ABSENT: Final = 0
 """The version of a key that does not exist."""
@@ -179,6 +193,7 @@ class Store(Protocol):
         ...
 
 
+_PAGE_SIZE: Final = 500
 _RESERVED: Final = re.compile(r"[%/{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff]")
 _RESERVED_BUT_SLASH: Final = re.compile(r"[%{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff]")
 
@@ -196,6 +211,14 @@ def key_of(*parts: str) -> str:
     if joined.count("/") == len(parts) - 1 and _RESERVED_BUT_SLASH.search(joined) is None:
         return joined  # the common case
     return "/".join([_RESERVED.sub(_quoted, part) for part in parts])
+
+
+async def scan_all(store: Store, prefix: str) -> list[Item]:
+    """Return all items whose keys start with a prefix, in key order."""
+    found: list[Item] = []
+    while page := await store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE_SIZE):
+        found += page
+    return found
 
 
 def _quoted(found: re.Match[str]) -> str:

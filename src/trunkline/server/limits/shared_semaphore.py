@@ -23,19 +23,18 @@ from msgspec import Struct
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, NotNow, StoreError, StoreUnavailable
 from trunkline.server.limits.local_semaphore import ConcurrencyLimit, TooManyCalls, WaitQueue
-from trunkline.stores.store import ABSENT, Delete, Item, Put, Store, Watch, Write, key_of
+from trunkline.stores.store import ABSENT, Delete, Item, Put, Store, Watch, Write, key_of, scan_all
 
 if TYPE_CHECKING:
     from trunkline.server.cluster.cluster import Cluster
 
-__all__ = ["Permit", "SharedSemaphore", "SharedSemaphores", "scan_all"]
+__all__ = ["Permit", "SharedSemaphore", "SharedSemaphores"]
 
 _LOCAL_HANDOVER: Final = 1.0  # seconds for which calls of one process may pass a permit on
 _RETRY_DELAY: Final = 0.1  # seconds between attempts while the store is unavailable
 _MIN_POLL_INTERVAL: Final = 0.05  # seconds between scans without a change
 _ITEM_TTL: Final = 24 * 3600.0  # seconds: longer than a call; older releases rely on it if an owner departs
 _CHECKS_PER_LEASE: Final = 3  # of the owners of permits and tickets; the cluster reports most departures before that
-_SCAN_PAGE_SIZE: Final = 500
 
 
 def _unavailable(tool: str) -> NotNow:
@@ -290,11 +289,3 @@ class SharedSemaphore:
             await self._changed.wait()
         finally:
             timer.cancel()
-
-
-async def scan_all(store: Store, prefix: str) -> list[Item]:
-    """Return all items under a prefix."""
-    found: list[Item] = []
-    while page := await store.scan(prefix, after=found[-1].key if found else "", limit=_SCAN_PAGE_SIZE):
-        found += page
-    return found

@@ -19,7 +19,7 @@ from trunkline.errors import StoreError
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.record import StreamRecord, read_number, read_stream
 from trunkline.server.sessions.write_batcher import WriteBatcher
-from trunkline.stores.store import Item
+from trunkline.stores.store import scan_all
 from trunkline.transports.http.session.event_store import MemoryEventStore
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
@@ -27,7 +27,6 @@ from trunkline.wire.messages import RequestId
 __all__ = ["DurableEventLog"]
 
 STANDALONE: Final = 0
-_PAGE_SIZE: Final = 500
 _ENDED_STREAM: Final = codec.to_json(StreamRecord(()))
 
 
@@ -202,7 +201,7 @@ class DurableEventLog:
         """Load the log of an earlier process. Return the stream numbers except the standalone one, and the unanswered
         requests by stream. `newest_stream` and `last_event` are the highest numbers used so far."""
         pending: dict[int, Sequence[RequestId]] = {}
-        for item in await self._scan_all("streams"):
+        for item in await scan_all(self._store, f"{self._key_prefix}/streams/"):
             stream = int(item.key.rpartition("/")[2])
             self._unloaded.add(stream)
             if requests := read_stream(item.value).pending:
@@ -226,7 +225,7 @@ class DurableEventLog:
         """Load the events of a stream from the store, if an earlier process wrote them."""
         if stream not in self._unloaded:
             return
-        items = await self._scan_all(f"events/{stream:08}")
+        items = await scan_all(self._store, f"{self._key_prefix}/events/{stream:08}/")
         if stream not in self._unloaded:
             return  # a concurrent call was faster
         self._unloaded.discard(stream)
@@ -234,9 +233,3 @@ class DurableEventLog:
             first = int(items[0].key.rpartition("/")[2]) - 1
             self._memory.restore(stream, first, [item.value for item in items])
             self._trimmed_to[stream] = first
-
-    async def _scan_all(self, part: str) -> list[Item]:
-        prefix, found = f"{self._key_prefix}/{part}/", list[Item]()
-        while page := await self._store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE_SIZE):
-            found += page
-        return found

@@ -14,11 +14,10 @@ from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import StoreError
 from trunkline.server.access.owner_id import owner_from_name
-from trunkline.stores.store import Delete, Put, Store, key_of
+from trunkline.stores.store import Delete, Put, Store, key_of, scan_all
 
 __all__ = ["SessionQuota", "unused_lifetime"]
 
-_PAGE_SIZE: Final = 500
 _TTL_SLACK: Final = 1.1  # times `session_ttl`: uses are recorded only once in a tenth of it
 
 
@@ -60,17 +59,10 @@ class SessionQuota:
         await self._store.commit(
             [self._entry_write(key, self._entry_ttl if self._unused_ttl is None else self._unused_ttl)]
         )
-        if await self._count(key.rpartition("/")[0] + "/") <= (self._limit or 0):
+        if len(await scan_all(self._store, key.rpartition("/")[0] + "/")) <= (self._limit or 0):
             return True
         await self._store.commit([Delete(key)])
         return False
-
-    async def _count(self, prefix: str) -> int:
-        number, after = 0, ""
-        while page := await self._store.scan(prefix, after=after, limit=_PAGE_SIZE):
-            number += len(page)
-            after = page[-1].key
-        return number
 
     def renew(self, key: str) -> None:
         """Extend the life of an entry in the background. If that fails, the next use of the session extends it."""

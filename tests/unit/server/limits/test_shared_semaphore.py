@@ -17,10 +17,10 @@ from trunkline.errors import Refusal
 from trunkline.server.cluster.membership import evict_process
 from trunkline.server.cluster.messages import EVICTED
 from trunkline.server.limits.local_semaphore import ConcurrencyLimit, TooManyCalls
-from trunkline.server.limits.shared_semaphore import Permit, SharedSemaphore, SharedSemaphores, scan_all
+from trunkline.server.limits.shared_semaphore import Permit, SharedSemaphore, SharedSemaphores
 from trunkline.stores.shared_values import load_identity
 from trunkline.stores.sqlite.store import SqliteStore
-from trunkline.stores.store import Put
+from trunkline.stores.store import Put, scan_all
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
