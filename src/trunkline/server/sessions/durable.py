@@ -409,10 +409,6 @@ class DurableSessions:
         """The number of sessions whose lease this process holds."""
         return sum(not session.lease.ended for session in self._sessions.values())
 
-    def create(self, ident: str) -> DurableSession:
-        """Create a session for an `initialize` request."""
-        return self._create(ident, None)
-
     def delete_later(self, stored: KeptSeam) -> None:
         """Delete the data of an ended session in the background."""
         dropping = asyncio.get_running_loop().create_task(self._drop(stored))
@@ -423,7 +419,8 @@ class DurableSessions:
         with contextlib.suppress(StoreError):  # the remaining data expires
             await session.delete()
 
-    def _create(self, ident: str, lease: Lease | None) -> DurableSession:
+    def create(self, ident: str, lease: Lease | None = None) -> DurableSession:
+        """Create a session: for an `initialize` request, or under the lease of one that another process has held."""
         session_lease = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
         if self._cluster is None:
             session_lease = self._unshared_leases.setdefault(ident, session_lease)
@@ -500,7 +497,7 @@ class DurableSessions:
         return record
 
     def _resume(self, ident: str, lease: Lease | None, record: SessionRecord) -> DurableSession:
-        session = self._create(ident, lease)
+        session = self.create(ident, lease)
         session.load_record(record)
         return session
 
