@@ -1,4 +1,4 @@
-"""Task service: create, find and change the tasks of a server, and take over those of dead processes."""
+"""Task service: create, find and run the tasks of a server, and take over those of dead processes."""
 
 import asyncio
 from collections import Counter
