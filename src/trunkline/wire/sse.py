@@ -12,7 +12,15 @@ from msgspec import Struct
 from trunkline.wire.framing import TooLarge
 from trunkline.wire.undecoded import Edges
 
-__all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event", "encode_message", "encode_numbered_message"]
+__all__ = [
+    "COMMENT",
+    "SseDecoder",
+    "SseEvent",
+    "encode_event",
+    "encode_message",
+    "encode_numbered_message",
+    "encode_unnumbered_message",
+]
 
 COMMENT: Final = b":\n\n"
 """An empty comment, which keeps a connection from timing out."""
@@ -47,6 +55,11 @@ def encode_message(data: bytes) -> bytes:
 def encode_numbered_message(data: bytes, stream: int, number: int) -> bytes:
     """Encode an event of kind `message` whose id consists of two numbers, as `encode_event` does."""
     return b"event: message\nid: %d-%d\ndata: %b\n\n" % (stream, number, data)
+
+
+def encode_unnumbered_message(data: bytes, stream: int, number: int) -> bytes:  # noqa: ARG001 - the same parameters
+    """Encode an event as `encode_numbered_message` does, without an id."""
+    return encode_message(data)
 
 
 class SseDecoder:

@@ -6,7 +6,15 @@ from hypothesis.strategies import binary, integers, lists
 
 from trunkline.transports.http.session.event_store import format_event_id
 from trunkline.wire.framing import TooLarge
-from trunkline.wire.sse import COMMENT, SseDecoder, SseEvent, encode_event, encode_message, encode_numbered_message
+from trunkline.wire.sse import (
+    COMMENT,
+    SseDecoder,
+    SseEvent,
+    encode_event,
+    encode_message,
+    encode_numbered_message,
+    encode_unnumbered_message,
+)
 from trunkline.wire.undecoded import EDGE
 
 
@@ -18,6 +26,7 @@ def test_event_is_encoded_with_its_fields() -> None:
     assert encode_event(b"{}") == b"data: {}\n\n"
     assert encode_event(b"", kind="message", id="1-2", retry=500) == b"event: message\nid: 1-2\nretry: 500\ndata: \n\n"
     assert encode_message(b"{}") == encode_event(b"{}", kind="message")
+    assert encode_unnumbered_message(b"{}", 1, 23) == encode_message(b"{}")
     assert encode_numbered_message(b"{}", 1, 23) == encode_event(b"{}", kind="message", id=format_event_id(1, 23))
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -39,6 +39,8 @@ class _WriteProgress(Struct):
 
 class DurableEventLog:
     """Event streams of one session."""
+
+    commits_at_once: ClassVar[bool] = False
 
     def __init__(
         self,

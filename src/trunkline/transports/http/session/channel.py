@@ -275,34 +275,31 @@ class HttpChannel:
     # --- outgoing -----------------------------------------------------------------------------------
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> int | None:
-        """Send a message to the exchange or stream that it belongs to."""
+        """Send a message to the exchange that it answers, to the stream of the request that it is about, or to the
+        standalone stream."""
         if self.closed:
             return None
         if type(message) is Encoded:  # for many sessions
-            self._send_event(message.frame, about)
-            return len(message.frame)
-        frame = to_json(message)
-        current = self._current_exchange
-        if type(message) is Response and current is not None and message.id in current.request_ids:  # the common case
-            current.finish(frame, failed=False)
-        elif isinstance(message, Response | ErrorResponse):
-            self._finish_exchange([message.id], frame, message if isinstance(message, ErrorResponse) else None)
-        elif isinstance(message, Sequence):
-            self._finish_exchange([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
+            frame = message.frame
         else:
-            self._send_event(frame, about)
-        return len(frame)
-
-    def _send_event(self, frame: bytes, about: RequestId | None) -> None:
-        """Send a message on the stream of the request that it is about, or on the standalone stream."""
-        exchange = None if about is None else self._find_exchange(about)
-        if exchange is not None:
-            stream = exchange.open_stream()
-        else:
+            frame, current = to_json(message), self._current_exchange
+            if type(message) is Response and current is not None and message.id in current.request_ids:  # most messages
+                current.finish(frame, failed=False)
+                return len(frame)
+            if isinstance(message, Response | ErrorResponse):
+                self._finish_exchange([message.id], frame, message if isinstance(message, ErrorResponse) else None)
+                return len(frame)
+            if isinstance(message, Sequence):
+                self._finish_exchange([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
+                return len(frame)
+        if about is None or (exchange := self._find_exchange(about)) is None:
             stream = self._streams.get(STANDALONE) or self.ensure_stream(STANDALONE)
-        stream.write(frame)
-        if stream.unread_bytes > self._settings.unsent_limit:
-            self.terminate(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
+        else:
+            stream = exchange.open_stream()
+        unread = stream.write(frame)
+        if unread > self._settings.unsent_limit:
+            self.terminate(ChannelClosed(f"the peer left {unread} bytes unread"))
+        return len(frame)
 
     def _find_exchange(self, ident: RequestId) -> Exchange | None:
         """Return the exchange of a request."""

@@ -6,7 +6,7 @@ size. An event id names the stream and the position in it, so a client never rec
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from trunkline.wire.messages import RequestId
 
@@ -16,6 +16,8 @@ __all__ = ["EventStore", "MemoryEventStore", "StreamEvents", "format_event_id", 
 class EventStore(Protocol):
     """Stores the events of a session's streams. Numbers grow by one with each event of a stream. An event becomes
     readable once it is committed; a callback reports that to the owner of the streams."""
+
+    commits_at_once: ClassVar[bool]  # whether every event is committed when `append` returns
 
     def on_committed(self, callback: Callable[[int], None]) -> None:
         """Set the callback that receives the number of a stream when more of its events are readable."""
@@ -73,6 +75,10 @@ class StreamEvents:
 class MemoryEventStore:
     """Event store in memory that retains the newest events of each stream, up to a number of events and bytes."""
 
+    __slots__ = ("_max_bytes", "_max_events", "_streams")
+
+    commits_at_once: ClassVar[bool] = True
+
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self._max_events = max_events
         self._max_bytes = max_bytes
@@ -111,12 +117,13 @@ class MemoryEventStore:
         log = self._streams.get(stream)
         if log is None:
             log = self._streams[stream] = StreamEvents(deque())
-        log.frames.append(frame)
-        log.size += len(frame)
-        log.last += 1
-        if len(log.frames) > self._max_events or log.size > self._max_bytes:
-            self._trim(log, 1 if last_read is None else max(log.last - last_read, 1))
-        return log.last
+        frames = log.frames
+        frames.append(frame)
+        number = log.last = log.last + 1
+        size = log.size = log.size + len(frame)
+        if len(frames) > self._max_events or size > self._max_bytes:
+            self._trim(log, 1 if last_read is None else max(number - last_read, 1))
+        return number
 
     def _trim(self, log: StreamEvents, retained: int) -> None:
         """Remove the oldest events of a stream until it is within the limits, but not the newest `retained` ones."""

@@ -25,6 +25,7 @@ class Stream:
     __slots__ = (
         "_change_waiter",
         "_drain_waiter",
+        "_encode_event",
         "_events",
         "_moved",
         "_reader",
@@ -49,6 +50,7 @@ class Stream:
             None  # writes at once for a waiting reader; returns False if it cannot
         )
         self._events = events
+        self._encode_event = sse.encode_numbered_message if has_event_ids else sse.encode_unnumbered_message
         self._reader: object = None
         self._taken_bytes = 0  # part of `unread_bytes` that the reader is writing
         self._reader_expected = number != STANDALONE or not has_event_ids  # a reader is attached or about to attach
@@ -57,28 +59,25 @@ class Stream:
         self._change_waiter: asyncio.Future[None] | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
 
-    def write(self, frame: bytes) -> None:
-        """Append a message; send it at once if the reader is waiting for it and the store has committed it."""
+    def write(self, frame: bytes) -> int:
+        """Append a message; send it at once if the reader is waiting for it and the store has committed it. Return the
+        bytes that wait for the reader."""
         events = self._events
         number = events.append(self.number, frame, self.last_read if self._reader_expected else None)
-        settled = events.is_committed(self.number)
+        settled = events.commits_at_once or events.is_committed(self.number)
         if (
             settled
             and self.push is not None
             and self.last_read == number - 1  # the reader has read everything before this event …
             and self._change_waiter is not None  # … and waits for more
-            and self.push(self._encode_event(number, frame))
+            and self.push(self._encode_event(frame, self.number, number))
         ):
             self.last_read = number
-            return
+            return self.unread_bytes
         self.unread_bytes += len(frame)
         if settled:
             self.wake_reader()
-
-    def _encode_event(self, number: int, frame: bytes) -> bytes:
-        if self.has_event_ids:
-            return sse.encode_numbered_message(frame, self.number, number)
-        return sse.encode_message(frame)
+        return self.unread_bytes
 
     def complete(self) -> None:
         """End the stream because all its replies were written or cancelled, and record that in the store."""
@@ -155,7 +154,8 @@ class Stream:
             events = self._events.read_after(self.number, self.last_read - 1)
             if not events:
                 return
-            unacknowledged -= len(self._encode_event(*events[0]))
+            number, frame = events[0]
+            unacknowledged -= len(self._encode_event(frame, self.number, number))
             self.last_read -= 1
 
     def disconnect_reader(self) -> None:
@@ -190,7 +190,7 @@ class Stream:
         self.last_read = events[-1][0]
         self._taken_bytes = sum(len(frame) for _, frame in events)
         self._events.mark_delivered(self.number, self.last_read)
-        return b"".join([self._encode_event(number, frame) for number, frame in events])
+        return b"".join([self._encode_event(frame, self.number, number) for number, frame in events])
 
     def confirm_written(self) -> None:
         """Note that the events of the last `take` were written to the connection."""
