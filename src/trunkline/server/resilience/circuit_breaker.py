@@ -12,9 +12,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from trunkline.clock import Clock, WallClock
 from trunkline.errors import (
@@ -100,6 +101,7 @@ class CircuitBreaker:
         self._record = BreakerRecord()
         self._permit = Permit(0)  # of all calls while the breaker is closed, one for each generation
         self._shared: _SharedRecord | None = None
+        self._free_permit: Permit | None = self._permit  # the same while a call needs neither a decision nor a wait
 
     def __repr__(self) -> str:
         return f"<CircuitBreaker {self.name!r}: {self.state.value}>"
@@ -147,7 +149,7 @@ class CircuitBreaker:
         self, start: Run, arguments: Any, context: Any, threads: "ThreadPool", call: IncomingRequest | None
     ) -> Work:
         """Start the work of a call of the server. Raises `BreakerOpen`; the returned work reports its outcome."""
-        permit = self.try_admit()  # most calls of most servers
+        permit = self._free_permit  # most calls of most servers
         if permit is None:
             if self._is_undecided():
                 return self._run_when_admitted(partial(start, arguments, context, None), threads, call)
@@ -157,8 +159,8 @@ class CircuitBreaker:
         except BaseException as error:
             self.settle(permit, self.judge(error, call))
             raise
-        if iscoroutine(work):
-            return self._watch(permit, work, call)
+        if type(work) is CoroutineType:
+            return self._watch(permit, cast("Any", work), call)
         if isinstance(work, ThreadCall | PlannedCall | CallbackWork | DeferredResult):
             return self._watch(permit, run_work(work, threads), call)
         self.settle(permit, Outcome.SUCCESS)
@@ -176,7 +178,8 @@ class CircuitBreaker:
         except BaseException as error:
             self.settle(permit, self.judge(error, call))
             raise
-        self.settle(permit, Outcome.SUCCESS)
+        if permit is not self._free_permit or self._record.outcomes:  # otherwise `settle` would change nothing
+            self.settle(permit, Outcome.SUCCESS)
         return result
 
     def judge(self, error: BaseException, call: IncomingRequest | None) -> Outcome:
@@ -205,7 +208,7 @@ class CircuitBreaker:
 
     def try_admit(self) -> Permit | None:
         """Return the permit of a call if that needs neither a decision nor a wait; None otherwise."""
-        return self._permit if self._shared is None and self._record.state is BreakerState.CLOSED else None
+        return self._free_permit
 
     def _is_undecided(self) -> bool:
         """Whether only the store can decide about the next call."""
@@ -258,6 +261,7 @@ class CircuitBreaker:
         before, self._record = self._record, record
         if before.generation != record.generation:
             self._permit = Permit(record.generation)
+            self._update_free_permit()
         if before.state is not record.state:
             self._owner.report(self.name, before.state, record.state)
 
@@ -288,6 +292,11 @@ class CircuitBreaker:
         """Use a shared record from now on, or forget the state of the last run."""
         self._shared = shared
         self._record, self._permit = BreakerRecord(), Permit(0)
+        self._update_free_permit()
+
+    def _update_free_permit(self) -> None:
+        unshared = self._shared is None
+        self._free_permit = self._permit if unshared and self._record.state is BreakerState.CLOSED else None
 
 
 class BreakerGuard:

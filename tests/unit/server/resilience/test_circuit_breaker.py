@@ -153,6 +153,19 @@ async def test_alternating_outcomes_reach_the_failure_rate() -> None:
     assert backend.state("db") == "open"
 
 
+async def test_success_between_failures_keeps_the_breaker_closed() -> None:
+    failure = RuntimeError("no")
+    backend = Backend(lambda server: server.breaker("db", failures=2, failure_rate=None))
+    async with RawPeer(backend.server) as peer:
+        await peer.initialize()
+        for error in (failure, None, failure):
+            backend.error = error
+            await call(peer)
+        assert backend.state("db") == "closed"
+        await call(peer)
+    assert backend.state("db") == "open"
+
+
 async def test_timeout_of_a_call_is_a_failure_and_cancellation_is_not() -> None:
     clock = ManualClock()
     server = Server("t", clock=clock, observers=[])
