@@ -300,7 +300,7 @@ class HttpApp:
         # A search in the whole body is faster than one in the params, which are a copy.
         if (
             type(message) is Request
-            and (body.find(ENVELOPE_KEY) >= 0 or type(message.params) is not Raw)
+            and (type(message.params) is not Raw or body.find(ENVELOPE_KEY) >= 0)
             and has_envelope(message.params)
         ):
             return self.modern.handle(request, message)
