@@ -46,7 +46,17 @@ class CallTiming:
     connection's clock.
     """
 
-    __slots__ = ("_now", "_report_step", "_tracer", "ended", "request_size", "started", "traceparent", "waited")
+    __slots__ = (
+        "_now",
+        "_report_step",
+        "_tracer",
+        "ended",
+        "params",
+        "request_size",
+        "started",
+        "traceparent",
+        "waited",
+    )
 
     def __init__(
         self,
@@ -59,6 +69,7 @@ class CallTiming:
         self.started: float | None = None
         self.ended: float | None = None
         self.traceparent: str | None = None
+        self.params: Any = None  # decoded ones, if an observer wanted their target before the call was dispatched
         self.request_size = len(params) if type(params) is Raw else None
         self._now = now
         self._report_step = report_step
@@ -74,6 +85,7 @@ class CallTiming:
     def on_decoded(self, call: "IncomingRequest", params: Any) -> None:
         """Note that the handler is known and the params are valid. If there is a tracer, the span of the call is
         current from now on."""
+        self.params = None
         if self._tracer is None:
             self.traceparent = find_traceparent(params)
         else:

@@ -326,7 +326,7 @@ class PeerConnection:
         context.run(self._start_observed, call, params)
 
     def _start_observed(self, call: IncomingRequest, params: Any) -> None:
-        self.facts.on_call_started(call, params, self._dispatcher.read_target)
+        self.facts.on_call_started(call, params, self._dispatcher.decode_early)
         self._start_call(call, params)
 
     def _start_call(self, call: IncomingRequest, params: Any) -> None:

@@ -121,33 +121,38 @@ class Dispatcher:
         the error of either step."""
         name = call.method.name
         read, decode, target, answer = self._prepared.get(name) or self._prepare(name)
-        encoded: Any = b"{}" if params is UNSET else params
-        try:
-            typed = read(encoded) if type(encoded) is Raw else decode(encoded)
-        except (codec.DecodeError, RecursionError) as error:
-            from trunkline.protocol import lenient  # imported here: few peers send other shapes
+        if call.timing is not None and call.timing.params is not None:
+            typed = call.timing.params
+        else:
+            encoded: Any = b"{}" if params is UNSET else params
+            try:
+                typed = read(encoded) if type(encoded) is Raw else decode(encoded)
+            except (codec.DecodeError, RecursionError) as error:
+                from trunkline.protocol import lenient  # imported here: few peers send other shapes
 
-            typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
-            if typed is None:
-                raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
+                typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
+                if typed is None:
+                    raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
         if target is not None:
             call.target = target(typed)
         if call.timing is not None:
             call.timing.on_decoded(call, typed)
         return answer(connection, call, typed)
 
-    def read_target(self, call: IncomingRequest, params: Any) -> str | None:
-        """Return the name or URI that a request is about before it is dispatched; None if it has none, or it cannot be
-        decoded."""
+    def decode_early(self, call: IncomingRequest, params: Any) -> tuple[Any, str | None]:
+        """Return the params of a request and the name or URI that they are about, before it is dispatched; None for
+        both if it has no target, or they cannot be decoded."""
         name = call.method.name
-        target = _TARGETS.get(name)
-        if target is None or not self.has_handler(name):
-            return None
-        read, decode, _, _ = self._prepare(name)
+        if not self.has_handler(name):
+            return None, None
+        read, decode, target, _ = self._prepared.get(name) or self._prepare(name)
+        if target is None:
+            return None, None
         try:
-            return target(read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params))
+            typed = read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params)
         except (codec.DecodeError, RecursionError):
-            return None
+            return None, None
+        return typed, target(typed)
 
 
 def find_target(method: str, params: Any) -> str | None:

@@ -152,20 +152,25 @@ class FactReporter:
             self._begin_timing(call, params, waited).report_step(call, "queued", waited)
 
     def on_call_started(
-        self, call: IncomingRequest, params: Any, read_target: Callable[[IncomingRequest, Any], str | None]
+        self,
+        call: IncomingRequest,
+        params: Any,
+        decode_early: Callable[[IncomingRequest, Any], tuple[Any, str | None]],
     ) -> None:
         """Note the time at which the handler of a call starts."""
-        waited = self._clock.now() - call.started
+        now = self._clock.now()
+        waited = now - call.started
         timing: CallTiming = call.timing or self._begin_timing(call, params, waited)
         timing.on_started(call, waited)
         if self._wants_started:
+            timing.params, target = decode_early(call, params)
             self._observers.on(
                 CallStarted(
                     connection=self.number,
-                    at=self._clock.now(),
+                    at=now,
                     request=call.id,
                     method=call.method.name,
-                    target=read_target(call, params),
+                    target=target,
                     transport=self._transport,
                 )
             )

@@ -1,5 +1,6 @@
 """Dispatch of a request to its handler, and conversion of exceptions to errors."""
 
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult
 from trunkline.registry.results import BadResult
+from trunkline.rpc.call_timing import CallTiming
 from trunkline.rpc.dispatch import Dispatcher, Feature
 from trunkline.rpc.failures import build_failure
 from trunkline.server.features import FEATURES
@@ -61,6 +63,26 @@ def test_invalid_params_name_the_location(params: bytes, where: str) -> None:
         dispatch("prompts/get", Raw(params))
     assert refused.value.data["errors"][0]["path"] == where
     assert refused.value.message.startswith("params of prompts/get: ")
+
+
+def test_params_that_were_decoded_early_are_not_decoded_again() -> None:
+    dispatcher = Dispatcher([Feature("spy", {"prompts/get": lambda connection, call, typed: typed})])
+    call = call_of("prompts/get")
+    call.timing = CallTiming(UNSET, monotonic, None)
+    call.timing.params, target = dispatcher.decode_early(call, Raw(b'{"name":"greet"}'))
+    early = call.timing.params
+    assert target == "greet"
+    assert dispatcher.dispatch(None, call, Raw(b"{}")) is early
+    assert call.timing.params is None
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("prompts/get", Raw(b"{}")), ("prompts/get", UNSET), ("tools/list", Raw(b"{}")), ("tools/call", Raw(b"{}"))],
+)
+def test_only_valid_params_with_a_target_are_decoded_early(method: str, params: Any) -> None:
+    feature = Feature("spy", dict.fromkeys(("prompts/get", "tools/list"), lambda connection, call, typed: typed))
+    assert Dispatcher([feature]).decode_early(call_of(method), params) == (None, None)
 
 
 @pytest.mark.row("A21")
