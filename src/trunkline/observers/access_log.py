@@ -121,10 +121,6 @@ def _find_trace(fact: CallEnded) -> str | None:
     return None if found is None else found[1]
 
 
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1e6) / 1000  # at half the cost of `round(seconds * 1000, 3)`
-
-
 @lru_cache(_CACHED)
 def _escape(text: str) -> str:
     return printable(text, max_length=_MAX_TEXT)
@@ -147,11 +143,17 @@ def _format_text(fact: CallEnded, principal: str | None) -> str:
     return (
         f"{_format_outcome(fact.method, fact.target, fact.outcome, fact.kind, fact.code)}"
         f"{'' if incident is None else f' incident={incident}'}"
-        f" ms={_milliseconds(fact.seconds)} wait_ms={_milliseconds(fact.wait_seconds)}"
+        f" ms={_format_milliseconds(fact.seconds)} wait_ms={_format_milliseconds(fact.wait_seconds)}"
         f"{'' if size_in is None else f' in={size_in}'}{'' if size_out is None else f' out={size_out}'}"
         f"{_format_caller(fact.transport, fact.revision, fact.connection, fact.session, principal)}"
         f"{'' if trace is None else f' trace={trace}'}"
     )
+
+
+def _format_milliseconds(seconds: float) -> str:
+    """Return the same as `str(round(seconds * 1000, 3))`, at half the cost."""
+    text = f"{seconds * 1000:.3f}".rstrip("0")
+    return text + "0" if text[-1] == "." else text
 
 
 @lru_cache(_CACHED)
@@ -189,8 +191,8 @@ def _format_json(fact: CallEnded, principal: str | None) -> str:
     line = _Line(  # 16 keyword arguments would cost several times as much: CPython passes more than 15 as a dict
         _escape(fact.method) or "-",
         fact.outcome,
-        _milliseconds(fact.seconds),
-        _milliseconds(fact.wait_seconds),
+        round(fact.seconds * 1e6) / 1000,  # at half the cost of rounding to three digits
+        round(fact.wait_seconds * 1e6) / 1000,
         fact.transport,
         fact.connection,
         None if target is None else _redact(target),

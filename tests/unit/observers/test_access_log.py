@@ -61,6 +61,20 @@ def test_line_has_what_an_operator_searches_for(lines: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0, "0.0"), (0.0000004, "0.0"), (0.000052, "0.052"), (0.01, "10.0"), (0.0125, "12.5"), (3600.0, "3600000.0")],
+)
+def test_durations_are_in_milliseconds_with_at_most_three_digits(
+    lines: Any, seconds: float, shown: str, style: Any
+) -> None:
+    AccessLog(format=style).on(replace(ENDED, seconds=seconds, wait_seconds=seconds))
+    mark = "=" if style == "text" else '":'
+    after = " " if style == "text" else ","
+    assert lines()[0].count(f"ms{mark}{shown}{after}") == 2  # in all, and before the handler
+
+
 def test_line_of_a_failure_has_kind_and_incident(lines: Any) -> None:
     failed = replace(ENDED, outcome="error", code=-32603, kind="internal_error", reference="a1b2c3")
     AccessLog().on(failed)
