@@ -436,7 +436,8 @@ class Observers:
 
     def on(self, fact: Fact) -> None:
         """Pass a fact to every observer that wants it."""
-        for put in self._find_route(type(fact)):
+        kind = type(fact)
+        for put in self._routes.get(kind) or self._find_route(kind):
             put(fact)
 
     async def drain(self, timeout: float | None) -> None:

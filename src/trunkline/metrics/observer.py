@@ -134,15 +134,16 @@ class MetricsObserver:
             cells[running] -= 1.0
             cells[waits + bisect_left(_BOUNDS, fact.wait_seconds)] += 1.0
             cells[waits + _SUM] += fact.wait_seconds
+        bucket = bisect_left(_BOUNDS, seconds)
         cells[count] += 1.0
-        cells[durations + bisect_left(_BOUNDS, seconds)] += 1.0
+        cells[durations + bucket] += 1.0
         cells[durations + _SUM] += seconds
         if fact.method == _TOOL_CALL and fact.target is not None:
             count, durations = self._tools.get((fact.target, fact.outcome)) or self._find_tool(
                 fact.target, fact.outcome
             )
             cells[count] += 1.0
-            cells[durations + bisect_left(_BOUNDS, seconds)] += 1.0
+            cells[durations + bucket] += 1.0
             cells[durations + _SUM] += seconds
 
     def _find_call(self, method: str, transport: str, outcome: str) -> tuple[int, int, int, int]:

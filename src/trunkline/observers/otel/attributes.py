@@ -38,6 +38,7 @@ _NAMED_METHODS: Final = _TOOL_METHODS | _PROMPT_METHODS
 _URI_METHODS: Final = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 _USERINFO: Final = re.compile(r"^([\w+.-]+://)[^/@]*@")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+)):(?P<port>\d{1,5})")
+_CACHED: Final = 1024  # connections
 _MAX_NAMES: Final = 1000  # names of methods, tools and prompts in the attributes of metrics
 
 _TRANSPORTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -88,17 +89,23 @@ def _shown_uri(uri: str) -> str:
 
 def describe_end(fact: EndedFact) -> Attributes:
     """Return the attributes of a request that are known when it ends."""
-    found: Attributes = {**_TRANSPORTS.get(fact.transport, {})}
+    found = _describe_connection(fact.transport, fact.revision, fact.session).copy()
     if fact.outcome not in _SUCCEEDED:
         found.update(_describe_error(fact))
     if fact.request is not None:
         found["jsonrpc.request.id"] = str(fact.request)
-    if fact.revision is not None:
-        found["mcp.protocol.version"] = str(fact.revision)
-    if fact.session is not None:
-        found["mcp.session.id"] = fact.session
     if isinstance(fact, RequestEnded):
         found.update(_server_address(fact.peer))
+    return found
+
+
+@lru_cache(_CACHED)
+def _describe_connection(transport: str, revision: str | None, session: str | None) -> Attributes:
+    found: Attributes = {**_TRANSPORTS.get(transport, {})}
+    if revision is not None:
+        found["mcp.protocol.version"] = str(revision)
+    if session is not None:
+        found["mcp.session.id"] = session
     return found
 
 

@@ -1,6 +1,7 @@
 """`OpenTelemetry`: the observer that makes spans and metrics of requests."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.errors import MisuseError
@@ -56,12 +57,12 @@ class OpenTelemetry:
     def on(self, fact: Fact) -> None:
         """End the span of a request, and record its duration."""
         match fact:
-            case CallStep():
-                self._add_step(fact)
             case CallEnded():
                 span = None if self.tracer is None else self.tracer.end_call(fact, self._take_steps(fact))
                 if self._durations is not None:
                     self._durations.record_call(fact, None if span is None else span.context)
+            case CallStep():
+                self._add_step(fact)
             case RequestEnded():
                 span = None if self.tracer is None else self.tracer.end_request(fact)
                 if self._durations is not None:
@@ -80,6 +81,6 @@ class OpenTelemetry:
         if len(self._steps) > _MAX_FOLLOWED:
             self._steps.popitem(last=False)
 
-    def _take_steps(self, fact: CallEnded) -> "list[Step]":
+    def _take_steps(self, fact: CallEnded) -> "Sequence[Step]":
         key: Any = (fact.connection, fact.request)
-        return self._steps.pop(key, [])
+        return self._steps.pop(key, ()) if self._steps else ()

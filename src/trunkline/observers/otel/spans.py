@@ -64,8 +64,8 @@ class OtelSpan:
     @property
     def trace_id(self) -> str:
         """The id of its trace; empty without an SDK."""
-        context = self.span.get_span_context()
-        return f"{context.trace_id:032x}" if context.trace_id else ""
+        ident = self.span.get_span_context().trace_id
+        return f"{ident:032x}" if ident else ""
 
     def make_current(self) -> None:
         """Make the span the current one in the context variables of the caller."""
@@ -196,19 +196,20 @@ def _wall_time(at: float) -> int:
 
 def _describe_failure(fact: CallEnded | RequestEnded | TaskRunEnded) -> str | None:
     """Return the description of an error, which may be empty; None for success."""
-    return None if error_type(fact) is None else fact.message or ""
+    return None if fact.outcome == "ok" or error_type(fact) is None else fact.message or ""
 
 
 def _find_parent(meta: TraceContext, headers: Mapping[str, str] | None) -> tuple[Context, Sequence[Link]]:
     """Return the context that the span of a request continues, and the links to other traces."""
-    current, stated = trace.get_current_span(), meta
-    ambient = current.get_span_context() if current.is_recording() else None
+    surroundings, stated, ambient = get_current(), meta, None
+    current = trace.get_current_span(surroundings)
+    if current is not trace.INVALID_SPAN:
+        if current.is_recording():
+            ambient = current.get_span_context()
+        else:  # a span that has ended is left over from the time when the connection was opened
+            surroundings = trace.set_span_in_context(trace.INVALID_SPAN, surroundings)
     if not stated and headers is not None:
         stated = {name: headers[name] for name in _KEYS if name in headers}
-    if ambient is not None or current is trace.INVALID_SPAN:
-        surroundings = get_current()
-    else:  # a span that has ended is left over from the time when the connection was opened
-        surroundings = trace.set_span_in_context(trace.INVALID_SPAN)
     if not stated:
         return surroundings, ()
     context = _PROPAGATOR.extract(stated, surroundings)
