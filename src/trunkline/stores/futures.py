@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-__all__ = ["failed_future"]
+__all__ = ["failed_future", "ignore_error"]
 
 
 def failed_future(error: Exception) -> asyncio.Future[Any]:
@@ -11,3 +11,9 @@ def failed_future(error: Exception) -> asyncio.Future[Any]:
     future = asyncio.get_running_loop().create_future()
     future.set_exception(error)
     return future
+
+
+def ignore_error(done: asyncio.Future[Any]) -> None:
+    """Mark the error of a future as retrieved, for operations that will be repeated."""
+    if not done.cancelled():
+        done.exception()

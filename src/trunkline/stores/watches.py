@@ -1,7 +1,7 @@
 """Registered watches: changes are collected until the next loop iteration, then dispatched together."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trunkline.stores.store import Changed
 
@@ -12,22 +12,24 @@ class Watchers:
     """The watches of one store."""
 
     def __init__(self) -> None:
-        self._watches: dict[int, _RegisteredWatch] = {}
+        self._watches: dict[_RegisteredWatch, None] = {}  # ordered, unlike a set
         self._changed_keys: set[str] | None = set()  # None: any key may have changed
         self._scheduled = False
 
     def __bool__(self) -> bool:
         return bool(self._watches)
 
-    def add(self, prefix: str, callback: Changed) -> "_RegisteredWatch":
-        """Register a watch."""
-        watch = _RegisteredWatch(self, prefix, callback)
-        self._watches[id(watch)] = watch
+    def add(self, prefix: str, callback: Changed, on_removed: Callable[[], None] = lambda: None) -> "_RegisteredWatch":
+        """Register a watch. `on_removed` is called when the watch is closed, unless all watches were removed before."""
+        watch = _RegisteredWatch(self, prefix, callback, on_removed)
+        self._watches[watch] = None
         return watch
 
     def remove(self, watch: "_RegisteredWatch") -> None:
         """Remove a watch."""
-        self._watches.pop(id(watch), None)
+        if watch in self._watches:
+            del self._watches[watch]
+            watch.on_removed()
 
     def close(self) -> None:
         """Remove all watches."""
@@ -48,8 +50,8 @@ class Watchers:
     def _dispatch(self) -> None:
         self._scheduled = False
         changed, self._changed_keys = self._changed_keys, set()
-        for watch in list(self._watches.values()):
-            if id(watch) in self._watches:  # a callback may have closed another watch
+        for watch in list(self._watches):
+            if watch in self._watches:  # a callback may have closed another watch
                 self._call_watch(watch, changed)
 
     @staticmethod
@@ -70,12 +72,13 @@ class Watchers:
 class _RegisteredWatch:
     """A watch, until it is closed."""
 
-    __slots__ = ("_watchers", "callback", "prefix")
+    __slots__ = ("_watchers", "callback", "on_removed", "prefix")
 
-    def __init__(self, watchers: Watchers, prefix: str, callback: Changed) -> None:
+    def __init__(self, watchers: Watchers, prefix: str, callback: Changed, on_removed: Callable[[], None]) -> None:
         self._watchers = watchers
         self.prefix = prefix
         self.callback = callback
+        self.on_removed = on_removed
 
     def close(self) -> None:
         self._watchers.remove(self)

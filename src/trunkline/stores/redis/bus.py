@@ -30,6 +30,7 @@ from trunkline.errors import MisuseError, StoreUnavailable
 from trunkline.stores import validation
 from trunkline.stores.bus import BusListener, is_process_name
 from trunkline.stores.bus_listener import GuardedListener
+from trunkline.stores.futures import ignore_error
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.client import RedisClient
 from trunkline.stores.redis.connection import encode_command
@@ -310,7 +311,7 @@ class RedisBus:
             self._subscribe_futures = self._subscriber.submit_all(
                 [(encode_command("SUBSCRIBE", each), ()) for each in channels]
             )
-            self._subscribe_futures[0].add_done_callback(_ignore_error)
+            self._subscribe_futures[0].add_done_callback(ignore_error)
             self._subscribe_futures[-1].add_done_callback(self._subscription_confirmed)
 
     def _subscription_confirmed(self, done: asyncio.Future[Any]) -> None:
@@ -336,7 +337,7 @@ class RedisBus:
         if self._greet_task is not None:
             self._greet_task.cancel()
         self._greet_task = asyncio.create_task(self._greet_peers(publisher))
-        self._greet_task.add_done_callback(_ignore_error)
+        self._greet_task.add_done_callback(ignore_error)
 
     async def _greet_peers(self, publisher: RedisClient) -> None:
         """Send a hello to all peers and wait for their answers, up to a timeout, since one may be suspended."""
@@ -368,7 +369,7 @@ class RedisBus:
     def _check_health(self) -> None:
         """Check the subscriber's connection, and whether known peers are still subscribed."""
         if self._subscriber is not None and self._subscriber.connected:
-            self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
+            self._subscriber.submit(encode_command("PING")).add_done_callback(ignore_error)
         if self._publisher is not None and self._publisher.connected and self._peers:
             names = sorted(self._peers)
             counts = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.for_peer, names)))
@@ -380,9 +381,3 @@ class RedisBus:
             for name, count in zip(names, done.result()[1::2], strict=True):
                 if not count:
                     self._peer_missing(name)
-
-
-def _ignore_error(done: asyncio.Future[Any]) -> None:
-    """Mark the error as retrieved; the next connection repeats the command."""
-    if not done.cancelled():
-        done.exception()

@@ -110,10 +110,7 @@ class RedisStore:
         )  # registered in this period and in the one before
         self._registered_since = 0.0
         self._watchers = Watchers()
-        self._subscriptions = ChannelSubscriptions(
-            prefix, self._watchers, is_own=lambda sender: sender == self._sender, ping_interval=patience
-        )
-        self._subscriber: RedisClient | None = None
+        self._subscriptions: ChannelSubscriptions
         self._sweep_timer: Timer | None = None
         self._sweep_task: asyncio.Task[None] | None = None
 
@@ -137,26 +134,25 @@ class RedisStore:
             self._raise_not_open()
         if self._client is not None:
             return
-        client = self._client = RedisClient(
-            self._address,
-            self._tls,
-            self._patience,
+        create_client = partial(RedisClient, self._address, self._tls, self._patience)
+        client = create_client(
             script=_SCRIPT,
             replicas=self._replicas,
             on_lost=self._forget_registrations,
             on_changed=self._watchers.notify,
         )
-        subscriber = self._subscriber = RedisClient(
-            self._address,
-            self._tls,
-            self._patience,
-            on_connected=self._subscriptions.resubscribe,
-            on_push=self._subscriptions.receive,
+        self._subscriptions = ChannelSubscriptions(
+            self._prefix,
+            self._watchers,
+            create_client=create_client,
+            main_client=client,
+            is_own=lambda sender: sender == self._sender,
+            ping_interval=self._patience,
         )
-        self._subscriptions.attach(subscriber, client)
+        self._client = client
         try:
             await client.open()
-            await subscriber.open()
+            await self._subscriptions.open()
             await self._check_server(client)
         except BaseException:
             await self.close()
@@ -191,16 +187,16 @@ class RedisStore:
     async def close(self) -> None:
         """Wait for pending commands, and disconnect."""
         self._closed = True
-        self._subscriptions.close()
+        self._watchers.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
         if self._sweep_task is not None:
             self._sweep_task.cancel()
             await asyncio.wait([self._sweep_task])
-        for client in (self._client, self._subscriber):
-            if client is not None:
-                await client.close()
+        if self._client is not None:
+            await self._subscriptions.close()
+            await self._client.close()
 
     def _raise_not_open(self) -> NoReturn:
         if self._closed:
