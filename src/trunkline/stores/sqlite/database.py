@@ -23,11 +23,11 @@ __all__ = [
     "connect",
     "create_file",
     "is_full",
-    "limit_size",
     "migrate",
     "missing_indexes",
-    "prepare",
+    "open_for_writing",
     "schema_version",
+    "sync",
     "translate_error",
 ]
 
@@ -78,11 +78,16 @@ def create_file(path: Path) -> None:
         raise _creation_error(error, path) from error
     os.close(descriptor)
     with contextlib.suppress(OSError):  # some systems cannot open a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # so that the file's name survives a power failure, too
-        finally:
-            os.close(folder)
+        sync(path.parent)  # so that the file's name survives a power failure, too
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _creation_error(error: OSError, path: Path) -> StoreError:
@@ -96,9 +101,20 @@ def _creation_error(error: OSError, path: Path) -> StoreError:
             return StoreUnavailable(f"{refused}; free space on its disk, or choose another one")
 
 
-def limit_size(connection: sqlite3.Connection, max_bytes: int) -> None:
-    """Let writes of this connection fail that would make the file larger. A file that is larger does not grow."""
-    connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // _pragma(connection, 'page_size'))}")
+def open_for_writing(path: Path, timeout: float, synchronous: str, max_bytes: int | None) -> sqlite3.Connection:
+    """Open a store for writes, or create it. Writes that would make the file larger than `max_bytes` fail; a file that
+    is larger does not grow. Raises `StoreUnusable`, and the errors of SQLite."""
+    create_file(path)
+    connection = connect(path, timeout=timeout, synchronous=synchronous)
+    try:
+        _prepare(connection, path, timeout)
+        if max_bytes is not None:
+            pages = max(1, max_bytes // _pragma(connection, "page_size"))
+            connection.execute(f"PRAGMA max_page_count={pages}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def connect(path: Path, *, timeout: float, synchronous: str = "FULL") -> sqlite3.Connection:
@@ -108,16 +124,15 @@ def connect(path: Path, *, timeout: float, synchronous: str = "FULL") -> sqlite3
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute("PRAGMA fullfsync=1")  # required for durability on macOS, ignored elsewhere
         connection.execute("PRAGMA cache_size=-16384")  # at most 16 MiB: about 40,000 small items
-        connection.execute(
-            "PRAGMA wal_autocheckpoint=500"
-        )  # pages, 2 MiB: growing the log costs twice as much as reusing it
+        # 500 pages, 2 MiB: growing the log costs twice as much as reusing it
+        connection.execute("PRAGMA wal_autocheckpoint=500")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
     """Check that the file is an intact store, migrate its schema and enable write-ahead logging. Raises
     `StoreUnusable`."""
     check_application(connection, path)

@@ -103,7 +103,7 @@ def back_up(path: Path, target: Path) -> int:
         with _translated(part):
             _copy(source, part)
         os.replace(part, target)
-        _sync(target.parent)
+        database.sync(target.parent)
     finally:
         source.close()
         part.unlink(missing_ok=True)
@@ -120,15 +120,7 @@ def _copy(source: sqlite3.Connection, part: Path) -> None:
             raise StoreUnusable(f"the copy is damaged: {found}; run `trunkline store check` on the store")
     finally:
         copy.close()
-    _sync(part)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    database.sync(part)
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:

@@ -96,14 +96,8 @@ class SqliteStore:
             raise self._not_open_error()
         if self._writer is not None:
             return
-        self._writer = Writer(
-            self._path,
-            now=self._clock.now,
-            on_written=self._on_written,
-            timeout=self._patience,
-            synchronous=self._synchronous,
-            max_bytes=self._max_bytes,
-        )
+        open_file = partial(database.open_for_writing, self._path, self._patience, self._synchronous, self._max_bytes)
+        self._writer = Writer(self._path, open_file, now=self._clock.now, on_written=self._on_written)
         try:
             await self._writer.open()
             self._reader = database.connect(self._path, timeout=_READ_TIMEOUT)
@@ -196,8 +190,8 @@ class SqliteStore:
 
     def _poll(self) -> None:
         self._poll_timer = None
-        self._notify_watchers()
         if self._watchers:
+            self._notify_watchers()
             self._schedule_poll()
 
     def _on_written(self, changes: Changes) -> None:
@@ -213,8 +207,6 @@ class SqliteStore:
 
     def _notify_watchers(self) -> None:
         """Notify watchers of all changes since the last call, of any process."""
-        if not self._watchers:
-            return
         try:
             [(file,)] = self._read("PRAGMA data_version")
             if file == self._seen_data_version:

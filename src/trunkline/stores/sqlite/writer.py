@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, NoReturn
 
 from trunkline.errors import Conflict, StoreError
@@ -228,21 +228,16 @@ class Writer:
     def __init__(
         self,
         path: Path,
+        open_file: Callable[[], sqlite3.Connection],
         *,
         now: Callable[[], float],
         on_written: Callable[[Changes], None],
-        timeout: float,
-        synchronous: str,
-        max_bytes: int | None,
     ) -> None:
-        """`on_written` is called on the loop after each transaction, with its changes. The file does not grow beyond
-        `max_bytes`."""
+        """`open_file` is called on the thread; `on_written` on the loop after each transaction, with its changes."""
         self._path = path
+        self._open_file = open_file
         self._now = now
         self._on_written = on_written
-        self._timeout = timeout
-        self._synchronous = synchronous
-        self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._pending: list[WriteJob] = []
         self._queue: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
@@ -277,41 +272,26 @@ class Writer:
     # --- on the thread -----------------------------------------------------------------------------
 
     def _run(self, ready: "asyncio.Future[None]") -> None:
-        connection: sqlite3.Connection | None = None
         try:
-            database.create_file(self._path)
-            connection = database.connect(self._path, timeout=self._timeout, synchronous=self._synchronous)
-            database.prepare(connection, self._path, self._timeout)
-            if self._max_bytes is not None:
-                database.limit_size(connection, self._max_bytes)
+            connection = self._open_file()
         except Exception as error:  # noqa: BLE001 - raised through the future
             self._deliver([(ready, database.translate_error(error, self._path))])
         else:
             self._deliver([(ready, None)])
-            self._process_batches(connection)
-        finally:
-            if connection is not None:
-                connection.close()
+            with contextlib.closing(connection):
+                self._process_batches(connection)
         self._deliver([(self._ended, None)])
 
     def _process_batches(self, connection: sqlite3.Connection) -> None:
-        going_on = True
-        while going_on:
-            jobs, going_on = self._next_batch()
-            if jobs:
-                self._execute_batch(connection, jobs)
-
-    def _next_batch(self) -> tuple[list[WriteJob], bool]:
-        """Wait for jobs; return all queued ones, and whether more may follow."""
+        """Run jobs until the end mark. All that are queued share a transaction."""
         jobs: list[WriteJob] = []
-        batch = self._queue.get()
-        while batch is not None:
+        while (batch := self._queue.get()) is not None:
             jobs += batch
-            try:
-                batch = self._queue.get_nowait()
-            except Empty:
-                return jobs, True
-        return jobs, False
+            if self._queue.empty():
+                self._execute_batch(connection, jobs)
+                jobs = []
+        if jobs:
+            self._execute_batch(connection, jobs)
 
     def _execute_batch(self, connection: sqlite3.Connection, jobs: list[WriteJob]) -> None:
         """Run jobs in one transaction, and deliver the outcome of each."""
