@@ -116,7 +116,7 @@ class RedisConnection(asyncio.Protocol):
         self._on_push = on_push
         self._on_lost = on_lost
         self._parser = reply_parser()
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport and enable TCP keepalive."""
@@ -128,8 +128,7 @@ class RedisConnection(asyncio.Protocol):
     def send(self, commands: Sequence[PendingCommand]) -> None:
         """Send commands in one write."""
         self.pending.extend(commands)
-        if self._transport is not None:
-            self._transport.write(b"".join([job.encoded for job in commands]))
+        self._transport.write(b"".join([job.encoded for job in commands]))
 
     def data_received(self, data: bytes) -> None:
         """Dispatch complete replies."""
@@ -156,8 +155,7 @@ class RedisConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once, without sending what is buffered."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
 
 def encode_command(*words: str | bytes | int) -> bytes:
@@ -254,6 +252,9 @@ def _fail_pending(connection: RedisConnection) -> None:
 async def _open(
     endpoint: RedisEndpoint, tls: ssl.SSLContext | None, factory: Callable[[], RedisConnection]
 ) -> RedisConnection:
-    connection = factory()
-    await endpoint.connect(lambda: connection, tls)
+    loop = asyncio.get_running_loop()
+    if endpoint.path:
+        _, connection = await loop.create_unix_connection(factory, endpoint.path)
+    else:
+        _, connection = await loop.create_connection(factory, endpoint.host, endpoint.port, ssl=tls)
     return connection

@@ -1,4 +1,4 @@
-"""Redis URLs, and connections to the endpoints that they name.
+"""Redis URLs.
 
     redis://[user:password@]host[:6379][/0]      rediss:// for TLS
     unix://[user:password@]/path[?db=0]
@@ -7,10 +7,8 @@
 The sentinels are queried for each connection, so a new connection goes to the current master.
 """
 
-import asyncio
 import re
-import ssl
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
@@ -34,20 +32,6 @@ class RedisEndpoint(Struct, frozen=True):
     host: str = ""
     port: int = 0
     path: str = ""
-
-    async def connect(self, factory: "ProtocolFactory", tls: ssl.SSLContext | None) -> None:
-        """Connect."""
-        loop = asyncio.get_running_loop()
-        if self.path:
-            await loop.create_unix_connection(factory, self.path)
-        else:
-            await loop.create_connection(factory, self.host, self.port, ssl=tls)
-
-
-class ProtocolFactory(Protocol):
-    """Creates the protocol object of a connection."""
-
-    def __call__(self) -> asyncio.Protocol: ...
 
 
 class RedisAddress(Struct, frozen=True):
