@@ -88,11 +88,10 @@ class RedisBus:
         self._channels: Channels
         self._opened = False
         self._closed = False
-        self._publisher: RedisClient | None = None
-        self._subscriber: RedisClient | None = None
+        self._publisher: RedisClient
+        self._subscriber: RedisClient
         self._subscribe_futures: list[asyncio.Future[Any]] = []
         self._subscribed = False
-        self._hello_kind = _HELLO
         self._loss_unannounced = False  # messages were lost, and the peers do not know it yet
         self._peers: set[str] = set()
         self._departed: dict[str, None] = {}  # the latest peers that said goodbye
@@ -120,15 +119,15 @@ class RedisBus:
         self._name = name
         self._signer, self._channels = FrameSigner(identity, name), Channels(self._prefix, identity)
         self._listener.open(ears)
-        publisher = self._publisher = self._create_client(on_connected=self._greet_again, on_lost=self._mark_loss)
-        subscriber = self._subscriber = self._create_client(
+        self._publisher = self._create_client(on_connected=self._greet_again, on_lost=self._mark_loss)
+        self._subscriber = self._create_client(
             on_connected=self._subscribe, on_lost=self._subscriber_lost, on_push=self._frame_received
         )
         try:
-            await publisher.open()
-            await subscriber.open()
+            await self._publisher.open()
+            await self._subscriber.open()
             await asyncio.gather(*self._subscribe_futures)
-            await self._greet_peers(publisher)
+            await self._greet_peers()
         except BaseException:
             await self.close()
             raise
@@ -150,9 +149,9 @@ class RedisBus:
         if self._greet_task is not None:
             self._greet_task.cancel()
             await asyncio.wait([self._greet_task])
-        for client in (self._publisher, self._subscriber):
-            if client is not None:
-                await client.close()
+        if self._name:
+            await self._publisher.close()
+            await self._subscriber.close()
 
     # --- sending -----------------------------------------------------------------------------------
 
@@ -193,14 +192,13 @@ class RedisBus:
 
     def _publish_frame(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
         """Publish a frame to one process or to all. Without a connection it is lost."""
-        publisher = self._publisher
-        if publisher is None or not publisher.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
+        if not self._publisher.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
             self._publish_failed(to)
             return
         channel = self._channels.all if to is None else self._channels.for_peer(to)
         packed = encode_command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
         self._unsent_bytes += len(packed)
-        publisher.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
+        self._publisher.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
 
     def _publish_done(self, to: str | None, kind: bytes, size: int, done: asyncio.Future[int]) -> None:
         """Handle the reply of Redis, which has the number of receivers, or the failure."""
@@ -306,13 +304,12 @@ class RedisBus:
 
     def _subscribe(self) -> None:
         """Subscribe over a new connection."""
-        if self._subscriber is not None:
-            channels = (self._channels.all, self._channels.for_peer(self._name))
-            self._subscribe_futures = self._subscriber.submit_all(
-                [(encode_command("SUBSCRIBE", each), ()) for each in channels]
-            )
-            self._subscribe_futures[0].add_done_callback(ignore_error)
-            self._subscribe_futures[-1].add_done_callback(self._subscription_confirmed)
+        channels = (self._channels.all, self._channels.for_peer(self._name))
+        self._subscribe_futures = self._subscriber.submit_all(
+            [(encode_command("SUBSCRIBE", each), ()) for each in channels]
+        )
+        self._subscribe_futures[0].add_done_callback(ignore_error)
+        self._subscribe_futures[-1].add_done_callback(self._subscription_confirmed)
 
     def _subscription_confirmed(self, done: asyncio.Future[Any]) -> None:
         if done.exception() is not None:
@@ -323,7 +320,7 @@ class RedisBus:
         self._greet_again()
 
     def _mark_loss(self) -> None:
-        self._hello_kind, self._loss_unannounced = _HELLO_AFTER_LOSS, True
+        self._loss_unannounced = True
 
     def _subscriber_lost(self) -> None:
         self._subscribed = False
@@ -331,17 +328,16 @@ class RedisBus:
 
     def _greet_again(self) -> None:
         """Start over with the peers after a loss, as soon as both connections exist."""
-        publisher = self._publisher
-        if self._closed or not self._opened or not self._subscribed or publisher is None or not publisher.connected:
+        if self._closed or not self._opened or not self._subscribed or not self._publisher.connected:
             return
         if self._greet_task is not None:
             self._greet_task.cancel()
-        self._greet_task = asyncio.create_task(self._greet_peers(publisher))
+        self._greet_task = asyncio.create_task(self._greet_peers())
         self._greet_task.add_done_callback(ignore_error)
 
-    async def _greet_peers(self, publisher: RedisClient) -> None:
+    async def _greet_peers(self) -> None:
         """Send a hello to all peers and wait for their answers, up to a timeout, since one may be suspended."""
-        self._channel_query = publisher.submit(
+        self._channel_query = self._publisher.submit(
             encode_command("PUBSUB", "CHANNELS", prefix_pattern(self._channels.peer_prefix))
         )
         channels = await self._channel_query
@@ -350,10 +346,10 @@ class RedisBus:
         names = [self._channels.peer_name(channel.decode("utf-8", "replace")) for channel in channels]
         self._awaiting_answer = {name for name in names if name is not None} - {self._name}
         self._all_answered = asyncio.get_running_loop().create_future()
-        self._loss_unannounced = False
+        after_loss, self._loss_unannounced = self._loss_unannounced, False
         for name in [*self._awaiting_answer]:
-            self._publish_frame(name, self._hello_kind)
-        if self._hello_kind == _HELLO_AFTER_LOSS:
+            self._publish_frame(name, _HELLO_AFTER_LOSS if after_loss else _HELLO)
+        if after_loss:
             self._unreported_losses.clear()
             self._listener.lost(None)
         if self._awaiting_answer:
@@ -368,9 +364,9 @@ class RedisBus:
 
     def _check_health(self) -> None:
         """Check the subscriber's connection, and whether known peers are still subscribed."""
-        if self._subscriber is not None and self._subscriber.connected:
+        if self._subscriber.connected:
             self._subscriber.submit(encode_command("PING")).add_done_callback(ignore_error)
-        if self._publisher is not None and self._publisher.connected and self._peers:
+        if self._publisher.connected and self._peers:
             names = sorted(self._peers)
             counts = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.for_peer, names)))
             counts.add_done_callback(partial(self._subscriber_counts_received, names))
