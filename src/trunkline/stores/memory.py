@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from trunkline.clock import Clock, Timer, WallClock
-from trunkline.errors import ConfigError, MisuseError, NotExecuted
+from trunkline.errors import ConfigError, Conflict, MisuseError, NotExecuted
 from trunkline.stores import validation
 from trunkline.stores.store import ABSENT, Changed, Held, Item, Lease, Put, Watch, Write, home
 from trunkline.stores.watches import Watchers
@@ -124,7 +126,9 @@ class MemoryStore:
         for write in writes:
             if write.version is not None:
                 found = self._find(write.key, now)
-                validation.check_version(write, ABSENT if found is None else found.version)
+                version = ABSENT if found is None else found.version
+                if version != write.version:
+                    raise Conflict(write.key, write.version, version)
 
     def _make_room(self, writes: Sequence[Write]) -> None:
         """Raise `NotExecuted` if the store would grow beyond its limit, even without its expired items."""
@@ -190,7 +194,7 @@ class MemoryStore:
         now = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         validation.check_lease_held(self._leases.get(lease.name), lease, now)
-        renewed = self._leases[lease.name] = validation.extend_lease(lease, now + ttl)
+        renewed = self._leases[lease.name] = replace(lease, expires=now + ttl)
         return renewed
 
     async def release(self, lease: Lease) -> None:

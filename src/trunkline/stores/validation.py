@@ -1,4 +1,4 @@
-"""Rules that all stores share, as pure functions: valid arguments, version checks and lease decisions.
+"""Rules that all stores share, as pure functions: valid arguments and lease decisions.
 
 The Redis store decides in a Lua script, which implements the same rules.
 """
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from trunkline.config import KIB, MIB
-from trunkline.errors import Conflict, Fenced, MisuseError
+from trunkline.errors import Fenced, MisuseError
 from trunkline.stores.bus import MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, is_process_name
-from trunkline.stores.store import Delete, Held, Lease, Put, Write, home
+from trunkline.stores.store import Held, Lease, Put, Write, home
 
 __all__ = [
     "MAX_KEY_CHARACTERS",
@@ -23,10 +23,8 @@ __all__ = [
     "check_message",
     "check_page",
     "check_process_name",
-    "check_version",
     "check_writes",
     "decide_lease",
-    "extend_lease",
 ]
 
 MAX_KEY_CHARACTERS: Final = KIB // 2
@@ -126,12 +124,6 @@ def check_message(message: bytes) -> None:
 # --- decisions -------------------------------------------------------------------------------------
 
 
-def check_version(write: Put | Delete, found: int) -> None:
-    """Raise `Conflict` if a write expects another version than the current one."""
-    if write.version is not None and write.version != found:
-        raise Conflict(write.key, write.version, found)
-
-
 def decide_lease(current: Lease | None, requested: Lease, now: float, over: int | None = None) -> Lease | Held:
     """Return the requested lease if it can be granted: the current one is absent, expired, of the same holder, or
     has the token `over`. Otherwise return `Held`."""
@@ -144,8 +136,3 @@ def check_lease_held(current: Lease | None, lease: Lease, now: float) -> None:
     """Raise `Fenced` if a lease is lost."""
     if current is None or current.token != lease.token or current.expires <= now:
         raise Fenced(lease.name, lease.token)
-
-
-def extend_lease(lease: Lease, expires: float) -> Lease:
-    """Return the lease with a later expiry."""
-    return Lease(lease.name, lease.holder, lease.token, expires)

@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from trunkline.clock import Clock, Timer, WallClock
 from trunkline.errors import (
@@ -285,7 +286,7 @@ class RedisStore:
         ends = await client.submit(packed, writes=True)
         if ends is None:
             raise Fenced(lease.name, lease.token)
-        return validation.extend_lease(lease, float(ends))
+        return replace(lease, expires=float(ends))
 
     async def release(self, lease: Lease) -> None:
         """Release the lease."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, NoReturn
 
+from msgspec.structs import replace
+
 from trunkline.errors import Conflict, StoreError
 from trunkline.stores import validation
 from trunkline.stores.sqlite import database
@@ -150,7 +152,7 @@ class Transaction:
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend a lease."""
         self._check_lease(lease)
-        return self._save_lease(validation.extend_lease(lease, self._now + ttl))
+        return self._save_lease(replace(lease, expires=self._now + ttl))
 
     def release(self, lease: Lease) -> None:
         """Release a lease."""
