@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 
 from trunkline.errors import Conflict, Fenced, StoreError
 from trunkline.facts import Observers, StoreCallEnded
-from trunkline.stores.bus import Bus
-from trunkline.stores.store import Changed, Held, Item, Lease, Store, Watch, Write
+from trunkline.stores.store import Held, Item, Lease, Store, Write
 
 __all__ = ["ObservedStore"]
 
@@ -30,30 +29,11 @@ class ObservedStore:
     def __init__(self, store: Store, observers: Observers) -> None:
         self._store = store
         self._observers = observers
+        self.lasting = store.lasting
+        self.bus, self.open, self.close, self.watch = store.bus, store.open, store.close, store.watch  # not timed
 
     def __repr__(self) -> str:
         return repr(self._store)
-
-    @property
-    def lasting(self) -> bool:
-        """Whether the content outlives this process."""
-        return self._store.lasting
-
-    def bus(self) -> Bus | None:
-        """Return the bus of the store."""
-        return self._store.bus()
-
-    async def open(self) -> None:
-        """Open the store."""
-        await self._store.open()
-
-    async def close(self) -> None:
-        """Close the store."""
-        await self._store.close()
-
-    def watch(self, prefix: str, callback: Changed) -> Watch:
-        """Watch keys of the store."""
-        return self._store.watch(prefix, callback)
 
     async def get(self, key: str) -> Item | None:
         """Return an item."""
