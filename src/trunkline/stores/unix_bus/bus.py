@@ -76,9 +76,7 @@ class UnixBus:
         self._incoming: dict[str, IncomingLink] = {}
         self._links: set[IncomingLink | OutgoingLink] = set()  # open connections
         self._attach_tasks: set[asyncio.Task[None]] = set()
-        self._unannounced_losses: set[str] = (
-            set()
-        )  # peers that were reported as lost since the last hello, and may not know it
+        self._unannounced_losses: set[str] = set()  # peers, reported as lost since the last hello, that may not know it
         self._flush_scheduled = False
 
     # --- lifecycle ---------------------------------------------------------------------------------
@@ -175,9 +173,8 @@ class UnixBus:
         if self._closed:
             return
         links = [self._peers[name] or self._dial(name) for name in [*self._peers]]
-        frame = add_length_prefix(
-            self._signer.sign(ALL, message)
-        )  # signed after the hellos, whose numbers must be smaller
+        # Signed after the hellos, whose numbers must be smaller.
+        frame = add_length_prefix(self._signer.sign(ALL, message))
         for link in links:
             if link is not None:
                 self._add(link, frame)

@@ -99,16 +99,16 @@ class OutgoingLink(_Link):
         super().__init__()
         self.to = to
         self.welcomed = False
-        self.answered: asyncio.Future[None] = (
-            asyncio.get_running_loop().create_future()
-        )  # also set when the connection ends
+        # Also set when the connection ends.
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._on_welcome = on_welcome
         self._on_lost = on_lost
         self._pending = [add_length_prefix(hello)]
         self._pending_bytes = len(hello)  # bytes in _pending
         self._written_bytes = 0  # total bytes
         self._broken = False
-        self._drained: asyncio.Future[None] | None = None  # set above the high-water mark
+        # Above the high-water mark: done when the buffer is below it again, or the connection ends.
+        self.drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, frame: bytes) -> None:
@@ -146,11 +146,6 @@ class OutgoingLink(_Link):
             self._pending_bytes = 0
             self._transport.write(b"".join(gathered))
 
-    @property
-    def drained(self) -> asyncio.Future[None] | None:
-        """Future that completes below the high-water mark or at the end of the connection; None if already below."""
-        return self._drained
-
     def _buffered_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
@@ -172,14 +167,14 @@ class OutgoingLink(_Link):
     def pause_writing(self) -> None:
         """Start the stall timer above the high-water mark."""
         loop = asyncio.get_running_loop()
-        self._drained = loop.create_future()
+        self.drained = loop.create_future()
         self._timer = loop.call_later(STALL_TIMEOUT, self._check_stalled, self._written_bytes - self._buffered_bytes())
 
     def resume_writing(self) -> None:
         """Wake up waiting senders and stop the timer."""
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        self._drained = None
+        if self.drained is not None:
+            self.drained.set_result(None)
+            self.drained = None
         if self._timer is not None:
             self._timer.cancel()
 
