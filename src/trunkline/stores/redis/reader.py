@@ -5,7 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from trunkline.errors import ConfigError, StoreUnusable
+from trunkline.errors import StoreUnusable
 from trunkline.stores.redis.client import RedisClient
 from trunkline.stores.redis.connection import encode_command, reply_parser
 from trunkline.stores.redis.store import SCHEMA
@@ -32,21 +32,17 @@ class RedisReader:
         self.now = 0.0
         self._address = parse_url(url)
         self._prefix = prefix
-        self._timeout = timeout
-        self._client: RedisClient | None = None
+        tls = ssl.create_default_context() if self._address.tls else None
+        self._client = RedisClient(self._address, tls, timeout)
 
     def __str__(self) -> str:
         return f"{self._address}, prefix {self._prefix!r}"
 
     async def _ask(self, *words: str | bytes | int) -> Any:
-        if self._client is None:
-            raise ConfigError(f"the store {self._address} is not open yet")
         return await self._client.submit(encode_command(*words))
 
     async def open(self) -> None:
         """Connect, and read the version of the schema. An unreachable store is reported at once: a person waits."""
-        tls = ssl.create_default_context() if self._address.tls else None
-        self._client = RedisClient(self._address, tls, self._timeout)
         await self._client.open(retry=False)
         seconds, microseconds = await self._ask("TIME")
         self.now = int(seconds) + int(microseconds) / 1_000_000
@@ -106,5 +102,4 @@ class RedisReader:
 
     async def close(self) -> None:
         """Disconnect."""
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()

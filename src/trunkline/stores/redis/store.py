@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -105,10 +105,8 @@ class RedisStore:
         self._closed = False
         self._client: RedisClient | None = None
         self._sender = uuid4().hex
-        self._registered_homes: tuple[set[str], set[str]] = (
-            set(),
-            set(),
-        )  # registered in this period and in the one before
+        # Those registered in this period, and in the one before.
+        self._registered_homes: tuple[set[str], set[str]] = (set(), set())
         self._registered_since = 0.0
         self._watchers = Watchers()
         self._subscriptions: ChannelSubscriptions
@@ -131,9 +129,8 @@ class RedisStore:
 
     async def open(self) -> None:
         """Connect. Raises `StoreUnusable` if Redis denies access, or if a newer Trunkline has written the data."""
-        if self._closed:
-            self._raise_not_open()
-        if self._client is not None:
+        if self._closed or self._client is not None:
+            self._require_open()
             return
         create_client = partial(RedisClient, self._address, self._tls, self._patience)
         client = create_client(
@@ -199,14 +196,11 @@ class RedisStore:
             await self._subscriptions.close()
             await self._client.close()
 
-    def _raise_not_open(self) -> NoReturn:
+    def _require_open(self) -> RedisClient:
         if self._closed:
             raise NotExecuted(f"the store {self._address} is closed")
-        raise MisuseError(f"the store {self._address} is not open yet")
-
-    def _require_open(self) -> RedisClient:
-        if self._closed or self._client is None:
-            self._raise_not_open()
+        if self._client is None:
+            raise MisuseError(f"the store {self._address} is not open yet")
         return self._client
 
     # --- items -------------------------------------------------------------------------------------
