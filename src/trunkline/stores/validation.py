@@ -13,6 +13,7 @@ from trunkline.stores.bus import MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, is_proc
 from trunkline.stores.store import Held, Lease, Put, Write, home
 
 __all__ = [
+    "AFTER_ALL",
     "MAX_KEY_CHARACTERS",
     "MAX_PAGE_ITEMS",
     "MAX_VALUE_BYTES",
@@ -33,7 +34,8 @@ MAX_WRITES: Final = 1000  # per commit: a commit blocks all other writers
 MAX_PAGE_ITEMS: Final = 1000
 _MAX_EXACT_NUMBER: Final = 2**53  # doubles represent smaller integers exactly
 
-_FORBIDDEN_CHARACTERS: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last one bounds prefix scans
+AFTER_ALL: Final = "\U0010ffff"  # no key contains it, so it sorts after all keys with a prefix
+_FORBIDDEN_CHARACTERS: Final = rf"{{}}\x00-\x1f\x7f\ud800-\udfff{AFTER_ALL}"
 _PART: Final = rf"[^/{_FORBIDDEN_CHARACTERS}]+"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})+")
 _TEXT: Final = re.compile(rf"[^{_FORBIDDEN_CHARACTERS}]*")

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from trunkline.stores.store import Item, home
+from trunkline.stores.validation import AFTER_ALL
 
 __all__ = ["Bounds", "bounds_within_home", "scan_homes"]
 
-AFTER_ALL: Final = "\U0010ffff"  # no key contains it, so it sorts after all keys with a prefix
 _FIRST_BATCH: Final = 4  # index entries in the first batch; doubled until the page is full
 
 Bounds = tuple[str, str]

@@ -23,7 +23,7 @@ from trunkline.stores import validation
 from trunkline.stores.bus import Bus
 from trunkline.stores.futures import failed_future
 from trunkline.stores.sqlite import database
-from trunkline.stores.sqlite.writer import AFTER_ALL, LAST_VERSION, Changes, Operation, Transaction, Writer
+from trunkline.stores.sqlite.writer import LAST_VERSION, Changes, Operation, Transaction, Writer
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
 from trunkline.stores.unix_bus.bus import UnixBus
 from trunkline.stores.watches import Watchers
@@ -136,7 +136,7 @@ class SqliteStore:
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """Return a page of items in key order."""
         validation.check_page(prefix, after, limit)
-        rows = self._read(_SCAN, (prefix, after, prefix + AFTER_ALL, self._clock.now(), limit))
+        rows = self._read(_SCAN, (prefix, after, prefix + validation.AFTER_ALL, self._clock.now(), limit))
         return [Item(*row) for row in rows]
 
     def commit(

@@ -23,7 +23,6 @@ from trunkline.stores.sqlite import database
 from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
 
 __all__ = [
-    "AFTER_ALL",
     "LAST_VERSION",
     "SWEEP_ITEMS",
     "SWEEP_LEASES",
@@ -34,7 +33,6 @@ __all__ = [
     "Writer",
 ]
 
-AFTER_ALL: Final = "\U0010ffff"  # no key contains it, so it sorts after all keys with a prefix
 CHANGE_HISTORY: Final = 10_000  # versions with recorded keys; a slower poller learns only that any key may have changed
 SWEEP_BATCH: Final = 1000  # rows per transaction: other processes write in between
 
