@@ -21,7 +21,7 @@ from tests.limits import PATIENCE
 from tests.spec.server_group import server_group
 
 from trunkline.server.access.principal_codec import PrincipalCodec
-from trunkline.stores import bus_listener
+from trunkline.stores import bus_endpoint
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.bus import Channels
 from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
@@ -166,7 +166,7 @@ async def test_many_rejected_frames_log_one_line(
         await attacked_pair.attack(forged)
         await until(lambda: len(attacked_pair.one.rejections) == 5)
         assert [record.message.split(" on the bus")[0] for record in caplog.records] == ["dropped 1 frames"]
-        monkeypatch.setattr(bus_listener, "_LOG_INTERVAL", 0.0)
+        monkeypatch.setattr(bus_endpoint, "_LOG_INTERVAL", 0.0)
         await attacked_pair.attack(forged[:1])
         await until(lambda: len(attacked_pair.one.rejections) == 6)
     assert caplog.records[-1].message.startswith("dropped 5 frames on the bus at ")

@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 
 from trunkline.config import KIB, MIB
 from trunkline.errors import Fenced, MisuseError
-from trunkline.stores.bus import MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS, is_process_name
 from trunkline.stores.store import Held, Lease, Put, Write, home
 
 __all__ = [
@@ -21,9 +20,7 @@ __all__ = [
     "check_key",
     "check_lease",
     "check_lease_held",
-    "check_message",
     "check_page",
-    "check_process_name",
     "check_writes",
     "decide_lease",
 ]
@@ -107,20 +104,6 @@ def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()
         raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
     if writes:
         check_writes(writes, name)
-
-
-def check_process_name(name: str) -> None:
-    """Raise `MisuseError` for an invalid process name."""
-    if not is_process_name(name):
-        raise MisuseError(
-            f"{name[:80]!r} is not a process name: use 1 to {MAX_NAME_CHARACTERS} letters, digits and dashes"
-        )
-
-
-def check_message(message: bytes) -> None:
-    """Raise `MisuseError` for a message that is too large for a bus."""
-    if len(message) > MAX_MESSAGE_BYTES:
-        raise MisuseError(f"a message on a bus has at most {MAX_MESSAGE_BYTES} bytes; send it in pieces")
 
 
 # --- decisions -------------------------------------------------------------------------------------

@@ -26,17 +26,16 @@ import ssl
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from trunkline.errors import MisuseError, StoreUnavailable
-from trunkline.stores import validation
+from trunkline.errors import StoreUnavailable
 from trunkline.stores.bus import BusListener, is_process_name
-from trunkline.stores.bus_listener import GuardedListener
+from trunkline.stores.bus_endpoint import BusEndpoint, check_process_name
 from trunkline.stores.futures import ignore_error
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.client import RedisClient
 from trunkline.stores.redis.connection import encode_command
 from trunkline.stores.redis.url import RedisAddress
 from trunkline.stores.redis.watches import prefix_pattern
-from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
+from trunkline.stores.signed_frames import ALL, Rejection
 
 __all__ = ["Channels", "RedisBus"]
 
@@ -82,12 +81,9 @@ class RedisBus:
         self._create_client = partial(RedisClient, address, tls, patience)
         self._prefix = prefix
         self._check_interval = patience  # seconds between health checks
-        self._name = ""  # until it is open
-        self._listener = GuardedListener()
-        self._signer: FrameSigner
+        self._endpoint = BusEndpoint(f"the bus at {address}")
         self._channels: Channels
         self._opened = False
-        self._closed = False
         self._publisher: RedisClient
         self._subscriber: RedisClient
         self._subscribe_futures: list[asyncio.Future[Any]] = []
@@ -111,14 +107,8 @@ class RedisBus:
 
     async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
         """Connect, subscribe, and exchange hellos with all subscribed peers."""
-        validation.check_process_name(name)
-        if self._closed:
-            raise StoreUnavailable(f"the bus at {self._display_address} is closed")
-        if self._name:
-            raise MisuseError(f"the bus at {self._display_address} is open already")
-        self._name = name
-        self._signer, self._channels = FrameSigner(identity, name), Channels(self._prefix, identity)
-        self._listener.open(ears)
+        self._endpoint.open(name, ears, identity)
+        self._channels = Channels(self._prefix, identity)
         self._publisher = self._create_client(on_connected=self._greet_again, on_lost=self._mark_loss)
         self._subscriber = self._create_client(
             on_connected=self._subscribe, on_lost=self._subscriber_lost, on_push=self._frame_received
@@ -138,18 +128,17 @@ class RedisBus:
 
     async def close(self) -> None:
         """Publish a goodbye, and disconnect."""
-        if self._closed:
+        if self._endpoint.closed:
             return
         if self._opened:
             self._publish_frame(None, _BYE)
-        self._closed = True
-        self._listener.close()
+        self._endpoint.close()
         for timer in filter(None, (self._check_timer, self._report_timer)):
             timer.cancel()
         if self._greet_task is not None:
             self._greet_task.cancel()
             await asyncio.wait([self._greet_task])
-        if self._name:
+        if self._endpoint.name:
             await self._publisher.close()
             await self._subscriber.close()
 
@@ -157,18 +146,18 @@ class RedisBus:
 
     def send(self, to: str, message: bytes) -> bool:
         """Publish a message to one process. A process that has said goodbye certainly does not exist any more."""
-        self._check_message(message)
-        validation.check_process_name(to)
+        self._endpoint.check_message(message)
+        check_process_name(to)
         if to in self._departed:
             return False
-        if not self._closed:
+        if not self._endpoint.closed:
             self._publish_message(to, message)
         return True
 
     def publish(self, message: bytes) -> None:
         """Publish a message to all peers."""
-        self._check_message(message)
-        if not self._closed:
+        self._endpoint.check_message(message)
+        if not self._endpoint.closed:
             self._publish_message(None, message)
 
     async def sent(self) -> None:
@@ -177,11 +166,6 @@ class RedisBus:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._drained])
-
-    def _check_message(self, message: bytes) -> None:
-        validation.check_message(message)
-        if not self._name:
-            raise MisuseError(f"the bus at {self._display_address} is not open yet")
 
     def _publish_message(self, to: str | None, message: bytes) -> None:
         """Publish a message. It counts as lost if an earlier one was, and the peers do not know that yet."""
@@ -196,7 +180,7 @@ class RedisBus:
             self._publish_failed(to)
             return
         channel = self._channels.all if to is None else self._channels.for_peer(to)
-        packed = encode_command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
+        packed = encode_command("PUBLISH", channel, self._endpoint.signer.sign(ALL if to is None else to, kind, body))
         self._unsent_bytes += len(packed)
         self._publisher.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
 
@@ -235,7 +219,7 @@ class RedisBus:
         for name in unreached:
             if name is not None and name not in self._departed and not self._loss_unannounced:
                 self._publish_frame(name, _HELLO_AFTER_LOSS)
-            self._listener.lost(name)
+            self._endpoint.report_lost(name)
         if self._loss_unannounced and (self._channel_query is None or self._channel_query.done()):
             self._greet_again()
 
@@ -249,12 +233,12 @@ class RedisBus:
         """Handle a published frame. Frames count as lost until all channels are subscribed."""
         if not self._subscribed:
             return
-        frame = self._signer.verify(message[-1])
+        frame = self._endpoint.signer.verify(message[-1])
         if isinstance(frame, Rejection):
-            self._listener.rejected(frame, self._display_address)
+            self._endpoint.report_rejected(frame, self._display_address)
             return
         sender, kind, body = frame.sender, frame.payload[:1], frame.payload[1:]
-        if sender == self._name or kind not in _KINDS:
+        if sender == self._endpoint.name or kind not in _KINDS:
             return
         if not frame.fresh:
             self._challenge_sender(sender)
@@ -267,24 +251,24 @@ class RedisBus:
         """Drop a broadcast that may be a replay. If its sender exists, it answers the hello and becomes known."""
         if sender in self._peers:
             self._unverified_senders.add(sender)
-        if sender not in self._departed and not self._closed:
+        if sender not in self._departed and not self._endpoint.closed:
             self._publish_frame(sender, _HELLO)
 
     def _accept_frame(self, sender: str, kind: bytes, body: bytes) -> None:
         """Handle a frame of an existing peer."""
         if kind == _HELLO_AFTER_LOSS or sender in self._unverified_senders:
             self._unverified_senders.discard(sender)
-            self._listener.lost(sender)
+            self._endpoint.report_lost(sender)
         self._add_peer(sender)
         if kind == _MESSAGE:
-            self._listener.heard(sender, body)
-        elif kind != _HELLO_ANSWER and not self._closed:
+            self._endpoint.deliver(sender, body)
+        elif kind != _HELLO_ANSWER and not self._endpoint.closed:
             self._publish_frame(sender, _HELLO_ANSWER)
 
     def _add_peer(self, name: str) -> None:
         if name not in self._peers:
             self._peers.add(name)
-            self._listener.met(name)
+            self._endpoint.report_met(name)
         self._stop_awaiting(name)
 
     def _stop_awaiting(self, name: str) -> None:
@@ -304,7 +288,7 @@ class RedisBus:
 
     def _subscribe(self) -> None:
         """Subscribe over a new connection."""
-        channels = (self._channels.all, self._channels.for_peer(self._name))
+        channels = (self._channels.all, self._channels.for_peer(self._endpoint.name))
         self._subscribe_futures = self._subscriber.submit_all(
             [(encode_command("SUBSCRIBE", each), ()) for each in channels]
         )
@@ -316,7 +300,7 @@ class RedisBus:
             return  # the connection is lost; the next one subscribes again
         self._subscribed = True
         if self._loss_unannounced:
-            self._listener.lost(None)  # later messages may follow missing ones
+            self._endpoint.report_lost(None)  # later messages may follow missing ones
         self._greet_again()
 
     def _mark_loss(self) -> None:
@@ -328,7 +312,7 @@ class RedisBus:
 
     def _greet_again(self) -> None:
         """Start over with the peers after a loss, as soon as both connections exist."""
-        if self._closed or not self._opened or not self._subscribed or not self._publisher.connected:
+        if self._endpoint.closed or not self._opened or not self._subscribed or not self._publisher.connected:
             return
         if self._greet_task is not None:
             self._greet_task.cancel()
@@ -344,14 +328,14 @@ class RedisBus:
         if not self._subscribed:  # the next subscription greets the peers again
             raise StoreUnavailable(f"a connection of the bus at {self._display_address} was lost")
         names = [self._channels.peer_name(channel.decode("utf-8", "replace")) for channel in channels]
-        self._awaiting_answer = {name for name in names if name is not None} - {self._name}
+        self._awaiting_answer = {name for name in names if name is not None} - {self._endpoint.name}
         self._all_answered = asyncio.get_running_loop().create_future()
         after_loss, self._loss_unannounced = self._loss_unannounced, False
         for name in [*self._awaiting_answer]:
             self._publish_frame(name, _HELLO_AFTER_LOSS if after_loss else _HELLO)
         if after_loss:
             self._unreported_losses.clear()
-            self._listener.lost(None)
+            self._endpoint.report_lost(None)
         if self._awaiting_answer:
             await asyncio.wait([self._all_answered], timeout=ANSWER_TIMEOUT)
         for name in [*self._awaiting_answer]:

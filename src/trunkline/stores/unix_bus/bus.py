@@ -26,13 +26,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from trunkline.errors import MisuseError, StoreUnavailable, StoreUnusable
+from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.private_folder import make_private_folder
-from trunkline.stores import validation
 from trunkline.stores.bus import MAX_NAME_CHARACTERS, BusListener, is_process_name
-from trunkline.stores.bus_listener import GuardedListener
+from trunkline.stores.bus_endpoint import BusEndpoint, check_process_name
 from trunkline.stores.identity import StoreIdentity
-from trunkline.stores.signed_frames import ALL, Frame, FrameSigner, Rejection
+from trunkline.stores.signed_frames import ALL, Frame, Rejection
 from trunkline.stores.unix_bus.links import IncomingLink, OutgoingLink, add_length_prefix
 
 __all__ = ["UnixBus", "socket_folder"]
@@ -65,10 +64,7 @@ class UnixBus:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._folder: Path
-        self._signer: FrameSigner
-        self._name = ""  # until it is open
-        self._listener = GuardedListener()
-        self._closed = False
+        self._endpoint = BusEndpoint(f"the bus of {file}")
         self._socket_paths: list[Path] = []  # of this process's socket
         self._socket: socket.socket | None = None  # while it listens
         self._accept_timer: asyncio.TimerHandle | None = None  # while this process has too many open files
@@ -83,14 +79,8 @@ class UnixBus:
 
     async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
         """Create the socket in the folder, and connect to all others there."""
-        validation.check_process_name(name)
-        if self._closed:
-            raise StoreUnavailable(f"the bus of {self._file} is closed")
-        if self._name:
-            raise MisuseError(f"the bus of {self._file} is open already")
-        self._name = name
-        self._folder, self._signer = socket_folder(self._file, identity), FrameSigner(identity, name)
-        self._listener.open(ears)
+        self._endpoint.open(name, ears, identity)
+        self._folder = socket_folder(self._file, identity)
         try:
             self._listen()
             await self._dial_peers()
@@ -101,7 +91,7 @@ class UnixBus:
             raise
 
     def _listen(self) -> None:
-        hidden, path = self._folder / f"{_UNREADY_PREFIX}{self._name}", self._folder / self._name
+        hidden, path = self._folder / f"{_UNREADY_PREFIX}{self._endpoint.name}", self._folder / self._endpoint.name
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _bind(bound, hidden)
@@ -118,21 +108,20 @@ class UnixBus:
     async def _dial_peers(self) -> None:
         """Connect to all existing peers and wait for their welcome, up to a timeout, since one may be suspended."""
         for found in _list_peers(self._folder):
-            if found not in {self._name, *self._peers}:
+            if found not in {self._endpoint.name, *self._peers}:
                 self._dial(found)
         dialled = [link for link in self._peers.values() if link is not None]
         if dialled:
             await asyncio.wait([link.answered for link in dialled], timeout=PEER_TIMEOUT)
         for link in dialled:
             if not link.welcomed and link.to in self._peers:
-                self._listener.met(link.to)
+                self._endpoint.report_met(link.to)
 
     async def close(self) -> None:
         """Remove the socket, send what is buffered to peers that read, and disconnect."""
-        if self._closed:
+        if self._endpoint.closed:
             return
-        self._closed = True
-        self._listener.close()
+        self._endpoint.close()
         for path in self._socket_paths:
             path.unlink(missing_ok=True)
         self._stop_accepting()
@@ -158,23 +147,23 @@ class UnixBus:
 
     def send(self, to: str, message: bytes) -> bool:
         """Send a message to one process."""
-        self._check(message)
-        if self._closed:
+        self._endpoint.check_message(message)
+        if self._endpoint.closed:
             return True
         link = self._peers.get(to) or self._dial(to)
         if link is None:
             return False
-        self._add(link, add_length_prefix(self._signer.sign(to, message)))
+        self._add(link, add_length_prefix(self._endpoint.signer.sign(to, message)))
         return True
 
     def publish(self, message: bytes) -> None:
         """Send a message to all peers."""
-        self._check(message)
-        if self._closed:
+        self._endpoint.check_message(message)
+        if self._endpoint.closed:
             return
         links = [self._peers[name] or self._dial(name) for name in [*self._peers]]
         # Signed after the hellos, whose numbers must be smaller.
-        frame = add_length_prefix(self._signer.sign(ALL, message))
+        frame = add_length_prefix(self._endpoint.signer.sign(ALL, message))
         for link in links:
             if link is not None:
                 self._add(link, frame)
@@ -197,19 +186,14 @@ class UnixBus:
         while slow := [link.drained for link in self._peers.values() if link is not None and link.drained is not None]:
             await asyncio.wait(slow)
 
-    def _check(self, message: bytes) -> None:
-        validation.check_message(message)
-        if not self._name:
-            raise MisuseError(f"the bus of {self._file} is not open yet")
-
     # --- connections -------------------------------------------------------------------------------
 
     def _dial(self, name: str) -> OutgoingLink | None:
         """Connect to a process; return None if it does not exist, which a Unix socket reports at once."""
-        validation.check_process_name(name)
+        check_process_name(name)
         path = self._folder / name
-        hello = self._signer.sign(name, _HELLO_AFTER_LOSS if name in self._unannounced_losses else b"")
-        link = OutgoingLink(name, hello, on_welcome=self._listener.met, on_lost=self._outgoing_lost)
+        hello = self._endpoint.signer.sign(name, _HELLO_AFTER_LOSS if name in self._unannounced_losses else b"")
+        link = OutgoingLink(name, hello, on_welcome=self._endpoint.report_met, on_lost=self._outgoing_lost)
         self._unannounced_losses.discard(name)
         try:
             connection = _connect(path)
@@ -247,8 +231,8 @@ class UnixBus:
         if self._peers.get(link.to) is link:
             self._peers[link.to] = None
         self._unannounced_losses.add(link.to)
-        self._listener.lost(link.to)
-        if not self._closed and link.welcomed and self._peers.get(link.to, link) is None:
+        self._endpoint.report_lost(link.to)
+        if not self._endpoint.closed and link.welcomed and self._peers.get(link.to, link) is None:
             self._dial(link.to)
 
     # A server of asyncio leaks the connections that it is accepting when it closes.
@@ -272,7 +256,7 @@ class UnixBus:
             link = IncomingLink(
                 verify=self._verify,
                 on_hello=self._hello_received,
-                on_message=self._listener.heard,
+                on_message=self._endpoint.deliver,
                 on_lost=self._incoming_lost,
             )
             self._links.add(link)
@@ -287,11 +271,11 @@ class UnixBus:
 
     def _verify(self, sender: str, data: bytes) -> Frame | None:
         """Return a valid frame of an existing or a new connection, or None if it is dropped."""
-        frame = self._signer.verify(data)
+        frame = self._endpoint.signer.verify(data)
         if isinstance(frame, Frame) and (frame.sender != sender if sender else frame.for_all):
             frame = Rejection.MISDIRECTED
         if isinstance(frame, Rejection):
-            self._listener.rejected(frame, str(self._folder))
+            self._endpoint.report_rejected(frame, str(self._folder))
             return None
         return frame
 
@@ -299,16 +283,16 @@ class UnixBus:
         """Register a peer that has connected. Of several connections of one peer only the latest counts, since
         messages on earlier ones would be out of order. (The hello of an earlier one is rejected.)"""
         name, known = link.sender, self._incoming.get(link.sender)
-        if self._closed:
+        if self._endpoint.closed:
             link.abort()
             return
         self._incoming[name] = link
         if known is not None:
             known.abort()
         if known is not None or hello == _HELLO_AFTER_LOSS:
-            self._listener.lost(name)
-        self._listener.met(name)
-        if not self._closed and self._peers.get(name) is None:
+            self._endpoint.report_lost(name)
+        self._endpoint.report_met(name)
+        if not self._endpoint.closed and self._peers.get(name) is None:
             self._dial(name)
         link.welcome()
 
@@ -317,7 +301,7 @@ class UnixBus:
         self._links.discard(link)
         if self._incoming.get(link.sender) is link:
             del self._incoming[link.sender]
-            self._listener.lost(link.sender)
+            self._endpoint.report_lost(link.sender)
 
 
 # --- sockets ---------------------------------------------------------------------------------------
