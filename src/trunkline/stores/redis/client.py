@@ -19,6 +19,7 @@ import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from trunkline.errors import NotExecuted, StoreError, StoreUnavailable, StoreUnusable
@@ -75,7 +76,6 @@ class RedisClient:
         self._loop = asyncio.get_running_loop()
         self._connection: RedisConnection | None = None
         self._connect_task: asyncio.Task[None] | None = None
-        self._first_connection: asyncio.Future[None] = self._loop.create_future()  # connection
         self._last_error: StoreError = StoreUnavailable("no connection yet")  # of the last attempt to connect
         self._unsent: list[PendingCommand] = []
         self._awaiting_script: list[PendingCommand] = []
@@ -93,14 +93,13 @@ class RedisClient:
 
     async def open(self, *, retry: bool = True) -> None:
         """Wait for the first connection. Without `retry`, the first attempt that fails ends the wait."""
-        self._connect_task = asyncio.create_task(self._connect(retry=retry))
-        done, _ = await asyncio.wait([self._first_connection], timeout=self._timeout)
-        if not done:
-            raise self._unreachable() from self._last_error
-        self._first_connection.result()
-
-    def _unreachable(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the store {self._address} does not respond: {self._last_error}")
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._connect(StoreUnusable if retry else StoreError)
+        except (TimeoutError, StoreUnavailable):
+            raise StoreUnavailable(
+                f"the store {self._address} does not respond: {self._last_error}"
+            ) from self._last_error
 
     async def close(self) -> None:
         """Wait for pending commands, and close the connection."""
@@ -276,38 +275,29 @@ class RedisClient:
 
     # --- connections -------------------------------------------------------------------------------
 
-    async def _connect(self, *, retry: bool = True) -> None:
-        """Try to connect, with exponential backoff, until it succeeds; without `retry`, once."""
+    async def _connect(self, *fatal: type[StoreError]) -> None:
+        """Try to connect, with exponential backoff, until it succeeds. Raises `fatal` errors; others are not final."""
+        create_connection = partial(RedisConnection, self._reply_received, self._on_push, self._connection_lost)
         pause = _MIN_BACKOFF
         while True:
             try:
                 async with asyncio.timeout(self._timeout):
                     connection = await connect(
-                        self._address, self._tls, self._timeout, self._create_connection, *self._script_load
+                        self._address, self._tls, self._timeout, create_connection, *self._script_load
                     )
                 break
             except TimeoutError:
                 self._last_error = StoreUnavailable("timeout")
             except (OSError, StoreError) as error:
                 self._last_error = error if isinstance(error, StoreError) else StoreUnavailable(str(error))
-            if not self._first_connection.done():
-                if isinstance(self._last_error, StoreUnusable):
-                    self._first_connection.set_exception(self._last_error)
-                elif not retry:
-                    self._first_connection.set_exception(self._unreachable())
-            if not retry:
-                return
+            if isinstance(self._last_error, fatal):
+                raise self._last_error
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter, so that clients do not reconnect in step
             pause = min(2 * pause, _MAX_BACKOFF)
         self._connect_task = None
         self._connection = connection
-        if not self._first_connection.done():
-            self._first_connection.set_result(None)
         self._on_connected()
         self._flush()
-
-    def _create_connection(self) -> RedisConnection:
-        return RedisConnection(self._reply_received, self._on_push, self._connection_lost)
 
     def _drop(self, connection: RedisConnection, why: str) -> None:
         self._last_error = StoreUnavailable(why)
