@@ -154,19 +154,16 @@ class MemoryStore:
         if self._max_bytes is not None:
             self._bytes += self._growth(writes)
         for write in writes:
-            self._write(items, write)
+            if isinstance(write, Put):
+                items[write.key] = Item(write.key, write.value, self._last_version, write.expires)
+                if write.expires is not None:
+                    self._queue_expiry(write.key, write.expires)
+            else:
+                items.pop(write.key, None)
+                self._queued_expiry.pop(write.key, None)
         if not items:
             del self._homes[at]
         self._watchers.notify(write.key for write in writes)
-
-    def _write(self, items: dict[str, Item], write: Write) -> None:
-        if isinstance(write, Put):
-            items[write.key] = Item(write.key, write.value, self._last_version, write.expires)
-            if write.expires is not None:
-                self._queue_expiry(write.key, write.expires)
-        else:
-            items.pop(write.key, None)
-            self._queued_expiry.pop(write.key, None)
 
     # --- leases ------------------------------------------------------------------------------------
 
