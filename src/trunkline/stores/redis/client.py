@@ -30,7 +30,6 @@ from trunkline.stores.redis.connection import (
     ReplyError,
     connect,
     encode_command,
-    error_from_reply,
 )
 from trunkline.stores.redis.url import RedisAddress
 
@@ -193,7 +192,7 @@ class RedisClient:
         if self._unconfirmed and pending is self._unconfirmed[0][0]:
             self._confirm_writes(reply)
         elif isinstance(reply, ReplyError):
-            self._error_received(pending, str(reply))
+            self._error_received(pending, reply)
         else:
             if self._replicas and pending.writes:
                 pending.reply = reply
@@ -225,13 +224,13 @@ class RedisClient:
                 job.settle(StoreUnavailable(f"the store {self._address}: {why}; a failover may lose it"))
                 self._on_changed(job.keys)
 
-    def _error_received(self, pending: PendingCommand, message: str) -> None:
-        if message.startswith("NOSCRIPT") and not pending.resent:
+    def _error_received(self, pending: PendingCommand, error: ReplyError) -> None:
+        if str(error).startswith("NOSCRIPT") and not pending.resent:
             self._awaiting_script.append(pending)
             return
-        pending.settle(error_from_reply(message))
-        if _NOT_MASTER.search(message) and self._connection is not None:
-            self._refusal = message
+        pending.settle(error)
+        if _NOT_MASTER.search(str(error)) and self._connection is not None:
+            self._refusal = str(error)
 
     def _fail_awaiting_script(self) -> None:
         missed, self._awaiting_script = self._awaiting_script, []

@@ -25,7 +25,6 @@ __all__ = [
     "ReplyError",
     "connect",
     "encode_command",
-    "error_from_reply",
     "execute",
     "reply_parser",
 ]
@@ -86,7 +85,7 @@ class PendingCommand:
         self.resent = False  # sent before, but not executed
 
     def settle(self, outcome: Any) -> None:
-        """Set the result or exception, unless the waiter was cancelled."""
+        """Set the result or exception, which may be an error reply, unless the waiter was cancelled."""
         if self.future.done():
             return
         if self.decode is not None and not isinstance(outcome, Exception):
@@ -95,7 +94,7 @@ class PendingCommand:
             except StoreError as refused:
                 outcome = refused
         if isinstance(outcome, Exception):
-            self.future.set_exception(outcome)
+            self.future.set_exception(_error_from_reply(outcome) if isinstance(outcome, ReplyError) else outcome)
         else:
             self.future.set_result(outcome)
 
@@ -204,8 +203,9 @@ async def execute(connection: RedisConnection, *packed: bytes) -> list[Any]:
     return await asyncio.gather(*(job.future for job in jobs))
 
 
-def error_from_reply(message: str) -> NotExecuted | StoreUnusable:
+def _error_from_reply(reply: ReplyError) -> NotExecuted | StoreUnusable:
     """Return the exception for an error reply."""
+    message = str(reply)
     if message.startswith(("MOVED ", "ASK ", "CROSSSLOT", "CLUSTERDOWN")):
         return StoreUnusable("the store is on a Redis Cluster, which is not supported; one Redis is, or sentinels")
     if message.startswith(_ACCESS_ERRORS):
@@ -232,16 +232,12 @@ async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeou
 
 
 async def _ask_sentinel(endpoint: RedisEndpoint, tls: ssl.SSLContext | None, service: str) -> list[bytes] | None:
-    connection = await _open(endpoint, tls, lambda: RedisConnection(_settle_reply, None, _fail_pending))
+    connection = await _open(endpoint, tls, lambda: RedisConnection(PendingCommand.settle, None, _fail_pending))
     try:
         [found] = await execute(connection, encode_command("SENTINEL", "get-master-addr-by-name", service))
         return found
     finally:
         connection.abort()
-
-
-def _settle_reply(pending: PendingCommand, reply: Any) -> None:
-    pending.settle(error_from_reply(str(reply)) if isinstance(reply, ReplyError) else reply)
 
 
 def _fail_pending(connection: RedisConnection) -> None:
