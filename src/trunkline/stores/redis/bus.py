@@ -289,9 +289,7 @@ class RedisBus:
     def _subscribe(self) -> None:
         """Subscribe over a new connection."""
         channels = (self._channels.all, self._channels.for_peer(self._endpoint.name))
-        self._subscribe_futures = self._subscriber.submit_all(
-            [(encode_command("SUBSCRIBE", each), ()) for each in channels]
-        )
+        self._subscribe_futures = self._subscriber.submit_all([encode_command("SUBSCRIBE", each) for each in channels])
         self._subscribe_futures[0].add_done_callback(ignore_error)
         self._subscribe_futures[-1].add_done_callback(self._subscription_confirmed)
 

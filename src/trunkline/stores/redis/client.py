@@ -132,18 +132,18 @@ class RedisClient:
 
     def submit_all(
         self,
-        commands: Sequence[tuple[bytes, Sequence[str]]],
+        commands: Sequence[bytes],
+        keys: Sequence[str] = (),
         *,
         writes: bool = False,
         decode: Callable[[Any], Any] | None = None,
     ) -> list[asyncio.Future[Any]]:
-        """Send commands in order over one connection; if one of them is not sent, none is. `decode` makes the result
-        of the last reply."""
-        due, last = self._loop.time() + self._timeout, len(commands) - 1
-        jobs = [
-            PendingCommand(packed, due, keys, writes=writes, decode=decode if number == last else None)
-            for number, (packed, keys) in enumerate(commands)
-        ]
+        """Send commands in order over one connection; if one of them is not sent, none is. `keys` and `decode`
+        are those of the last one."""
+        *first, last = commands
+        due = self._loop.time() + self._timeout
+        jobs = [PendingCommand(packed, due, writes=writes) for packed in first]
+        jobs.append(PendingCommand(last, due, keys, writes=writes, decode=decode))
         self._submit(jobs)
         return [job.future for job in jobs]
 

@@ -319,7 +319,7 @@ class RedisStore:
         if at in self._registered_homes[0] or at in self._registered_homes[1]:
             return client.submit(packed, keys, writes=True, decode=decode)
         register = self._encode_call("homes", b"register", at)
-        registered, done = client.submit_all([(register, ()), (packed, keys)], writes=True, decode=decode)
+        registered, done = client.submit_all([register, packed], keys, writes=True, decode=decode)
         registered.add_done_callback(partial(self._home_registered, at, self._registered_homes[0]))
         return done
 
