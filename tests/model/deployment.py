@@ -121,22 +121,29 @@ class Deployment:
         """Return a hash of the state."""
         return hash((self.world.fingerprint(), self._next))
 
-    def choices(self) -> list[Choice]:
-        """Return what can happen now."""
-        world, step = self.world, self.world.next_step()
-        if step is None and self._next == len(self._script):
-            return []
+    def go_on(self) -> Choice | None:
+        """Return the choice of the next step, or of the next work of the clients if nothing else can happen."""
+        step = self.world.next_step()
+        if step is not None:
+            return Choice(step.label, lambda: self.world.take(step).run())
+        return self._next_work(delays=0) if self._next < len(self._script) else None
+
+    def others(self) -> list[Choice]:
+        """Return what can happen instead of that."""
+        step = self.world.next_step()
         found: list[Choice] = []
         if step is not None:
-            found.append(Choice(step.label, lambda: world.take(step).run()))
             found += [choice for choice in self._disturbances(step) if not (self._few_faults and choice.faults)]
-        if self._next < len(self._script):
-            label, action = self._script[self._next]
-            found.append(Choice(label, lambda: self._work(action), delays=0 if step is None else 1))
-        if step is None:  # when all others have come to rest, which includes that time passes
+            if self._next < len(self._script):
+                found.append(self._next_work(delays=1))
+        else:  # when all others have come to rest, which includes that time passes
             found += self._recoveries()
         found += self._faults(step)
         return found
+
+    def _next_work(self, *, delays: int) -> Choice:
+        label, action = self._script[self._next]
+        return Choice(label, lambda: self._work(action), delays=delays)
 
     def _work(self, action: Callable[[], None]) -> None:
         self._next += 1

@@ -36,8 +36,12 @@ class Choice(Struct):
 class Scenario(Protocol):
     """A deployment with work to do."""
 
-    def choices(self) -> list[Choice]:
-        """Return the choices now, the one that lets the scenario go on first; none at its end."""
+    def go_on(self) -> Choice | None:
+        """Return choice 0, which lets the scenario go on and costs nothing; None at its end."""
+        ...
+
+    def others(self) -> list[Choice]:
+        """Return the other choices now."""
         ...
 
     def fingerprint(self) -> int:
@@ -90,7 +94,7 @@ class Explorer:
     def _run(self, scenario: Scenario, prefix: bytes) -> None:
         budget, taken, trace = Budget(self._faults, self._delays), bytearray(), list[str]()
         try:
-            while choices := _affordable(scenario, budget):
+            while choice := scenario.go_on():
                 assert len(taken) < _MAX_STEPS, "the scenario does not come to an end"
                 number = 0
                 if len(taken) < len(prefix):
@@ -98,8 +102,10 @@ class Explorer:
                 elif not self._is_new(scenario, budget):
                     return
                 else:
-                    self._prefixes.extend(bytes((*taken, other)) for other in range(1, len(choices)))
-                choice = choices[number]
+                    others = len(_affordable(scenario, budget))
+                    self._prefixes.extend(bytes((*taken, other)) for other in range(1, 1 + others))
+                if number != 0:
+                    choice = _affordable(scenario, budget)[number - 1]
                 taken.append(number)
                 trace.append(choice.label if number == 0 else f"! {choice.label}")
                 budget.faults -= choice.faults
@@ -124,6 +130,4 @@ class Explorer:
 
 
 def _affordable(scenario: Scenario, budget: Budget) -> list[Choice]:
-    return [
-        choice for choice in scenario.choices() if choice.faults <= budget.faults and choice.delays <= budget.delays
-    ]
+    return [choice for choice in scenario.others() if choice.faults <= budget.faults and choice.delays <= budget.delays]

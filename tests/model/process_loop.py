@@ -4,9 +4,10 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context
 from itertools import count
 from typing import Any, Final
+from weakref import WeakSet
 
 _MAX_CALLBACKS: Final = 10_000  # in one step
 
@@ -19,7 +20,7 @@ class Handle:
     def __init__(self, action: Callable[..., object], arguments: tuple[Any, ...], context: Context | None) -> None:
         self.action = action
         self.arguments = arguments
-        self.context = context or copy_context()
+        self.context = context
         self.cancelled_ = False
 
     def cancel(self) -> None:
@@ -29,7 +30,11 @@ class Handle:
         return self.cancelled_
 
     def run(self) -> None:
-        if not self.cancelled_:
+        if self.cancelled_:
+            return
+        if self.context is None:
+            self.action(*self.arguments)
+        else:
             self.context.run(self.action, *self.arguments)
 
 
@@ -41,6 +46,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._numbers = count()
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.errors: list[dict[str, Any]] = []
 
     def run(self) -> None:
@@ -61,12 +67,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._ready.append(heapq.heappop(self._timers)[2])
         self.run()
 
-    @property
-    def has_due(self) -> bool:
-        """Whether a timer is due."""
-        while self._timers and self._timers[0][2].cancelled():
-            heapq.heappop(self._timers)
-        return bool(self._timers) and self._timers[0][0] <= self._now()
+    def cancel_tasks(self) -> None:
+        """Cancel all tasks. `asyncio.all_tasks` would look at those of all loops, also of earlier runs."""
+        for task in list(self._tasks):
+            task.cancel()
+        self.run()
 
     # --- asyncio.AbstractEventLoop -----------------------------------------------------------------
 
@@ -90,7 +95,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **kwargs: Any) -> "asyncio.Task[Any]":
-        return asyncio.Task(coro, loop=self, **kwargs)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **kwargs)
+        self._tasks.add(task)
+        return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.errors.append(context)

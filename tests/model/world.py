@@ -84,7 +84,6 @@ class Operation(Step):
             result, error = finish(self.apply()), None
         except Exception as raised:
             result, error = None, raised
-        world.store_changed()
         self._return(result, error)
 
     def fail(self, *, applied: bool = False) -> None:
@@ -92,7 +91,6 @@ class Operation(Step):
         if applied:
             with contextlib.suppress(Exception):  # the process does not learn of it
                 finish(self.apply())
-            self.process.world.store_changed()
         self._return(None, StoreUnavailable("the connection to the store is lost"))
 
     def _return(self, result: Any, error: BaseException | None) -> None:
@@ -286,9 +284,7 @@ class Process:
         """Cancel everything that is in progress."""
         self.alive, self.paused = True, False
         self._inbox.clear()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        self.loop.run()
+        self.loop.cancel_tasks()
 
 
 class World:
@@ -304,19 +300,11 @@ class World:
         self.stalled: set[Lane] = set()
         self.buses: dict[str, ProcessBus] = {}
         self.tasks: list[asyncio.Future[Any]] = []
-        self.store_hash = 0
         self.processes = [Process(self, number) for number in range(processes)]
 
     def commit(self, writes: Sequence[Write], fence: Lease | None, *, release: bool) -> Awaitable[int]:
         """Commit to the shared store."""
         return self.shared.commit(writes, fence=fence, release=release)
-
-    def store_changed(self) -> None:
-        """Compute the hash of the store's content again."""
-        store = self.shared
-        leases = tuple((lease.name, lease.holder, lease.token, lease.expires) for lease in store._leases.values())
-        items = tuple((key, item.version) for home in store._homes.values() for key, item in home.items())
-        self.store_hash = hash((frozenset(leases), frozenset(items)))
 
     # --- steps -------------------------------------------------------------------------------------
 
@@ -326,7 +314,8 @@ class World:
 
     def next_step(self) -> Step | None:
         """Return the step that comes next unless the explorer decides otherwise: timers, store operations, messages."""
-        lane = min((lane for lane in self.lanes if lane not in self.stalled), default=None)
+        lanes = self.lanes.keys() - self.stalled if self.stalled else self.lanes
+        lane = min(lanes, default=None)
         return None if lane is None else self.lanes[lane][0]
 
     def take(self, step: Step) -> Step:
@@ -408,10 +397,14 @@ class World:
     def fingerprint(self) -> int:
         """Return a hash that differs for states with different futures. A process is a function of what it has
         received, so its history stands for its state."""
+        store = self.shared
+        leases = frozenset((lease.name, lease.holder, lease.token, lease.expires) for lease in store._leases.values())
+        items = frozenset((key, item.version) for home in store._homes.values() for key, item in home.items())
         return hash(
             (
                 self.now,
-                self.store_hash,
+                leases,
+                items,
                 self.store_down,
                 tuple((process.history, process.alive, process.paused) for process in self.processes),
                 frozenset((lane, tuple(step.label for step in steps)) for lane, steps in self.lanes.items()),
