@@ -119,7 +119,8 @@ class Deployment:
 
     def fingerprint(self) -> int:
         """Return a hash of the state."""
-        return hash((self.world.fingerprint(), self._next))
+        announced = tuple((text, *missed.values()) for text, missed in self.announced.items())
+        return hash((self.world.fingerprint(), self._next, announced))
 
     def go_on(self) -> Choice | None:
         """Return the choice of the next step, or of the next work of the clients if nothing else can happen."""

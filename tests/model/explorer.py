@@ -71,19 +71,21 @@ class Violation(AssertionError):
 class Explorer:
     """All schedules of a scenario within a budget."""
 
-    def __init__(self, make: Callable[[], Scenario], faults: int, delays: int) -> None:
+    def __init__(self, make: Callable[[], Scenario], faults: int, delays: int, *, revisit: bool = False) -> None:
+        """With `revisit`, also explore again the states that were reached before."""
         self.runs = 0
+        self.seen: set[tuple[int, int, int]] = set()  # states, each with the rest of the budget
         self._make = make
         self._faults = faults
         self._delays = delays
-        self._seen: set[tuple[int, int, int]] = set()
+        self._revisit = revisit
         # The shortest prefix first, so that a violation is reported with a short schedule.
         self._prefixes = deque([b""])
 
     @property
     def states(self) -> int:
         """Number of states that were reached."""
-        return len(self._seen)
+        return len(self.seen)
 
     def explore(self) -> None:
         """Run all schedules. Raise `Violation` for the first one that violates an invariant."""
@@ -121,11 +123,11 @@ class Explorer:
             scenario.close()
 
     def _is_new(self, scenario: Scenario, budget: Budget) -> bool:
-        """Return whether a state is reached for the first time with this budget."""
+        """Return whether a state is reached for the first time with this budget, or is to be explored in any case."""
         state = (scenario.fingerprint(), budget.faults, budget.delays)
-        if state in self._seen:
-            return False
-        self._seen.add(state)
+        if state in self.seen:
+            return self._revisit
+        self.seen.add(state)
         return True
 
 

@@ -18,6 +18,7 @@ from trunkline.server.cluster.membership import ProcessLease
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.tasks import repository
 from trunkline.server.tasks.repository import StoredTask, TaskRepository
+from trunkline.stores import shared_values
 
 MakeDeployment = Callable[..., Deployment]
 SMALL = 5_000  # states: fewer would mean that the explorer stops too early
@@ -31,7 +32,8 @@ def deaths_are_seen(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def predictable_names(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Processes choose their names from a sequence, so that an execution can be repeated."""
+    """Processes choose their names from a sequence, and the store has always the same identity, so that an execution can
+    be repeated and its states be found again."""
     names = iter(())
 
     def start_over() -> None:
@@ -39,6 +41,8 @@ def predictable_names(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         names = (f"n{number}" for number in count())
 
     monkeypatch.setattr(membership, "token_hex", lambda _: next(names))
+    monkeypatch.setattr(shared_values, "token_hex", lambda size: "0" * 2 * size)
+    monkeypatch.setattr(shared_values, "token_bytes", bytes)
     return start_over
 
 
@@ -58,6 +62,28 @@ def test_invariants_hold_with_any_fault_or_delay(make: MakeDeployment, faults: i
     explorer = Explorer(partial(make, short=True), faults, delays)
     explorer.explore()
     assert explorer.states > SMALL
+
+
+def test_execution_can_be_repeated(make: MakeDeployment) -> None:
+    def run() -> list[int]:
+        deployment, reached = make(short=True), list[int]()
+        while choice := deployment.go_on():
+            choice.act()
+            reached.append(deployment.fingerprint())
+        deployment.close()
+        return reached
+
+    assert run() == run()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("faults", "delays"), [(1, 0), (0, 1)])
+def test_states_with_one_fingerprint_have_the_same_future(make: MakeDeployment, faults: int, delays: int) -> None:
+    once, again = (Explorer(partial(make, short=True), faults, delays, revisit=revisit) for revisit in (False, True))
+    once.explore()
+    again.explore()
+    assert once.runs <= again.runs
+    assert once.seen == again.seen
 
 
 @pytest.mark.long

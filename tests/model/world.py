@@ -265,6 +265,7 @@ class Process:
     def pause(self) -> None:
         """Stop running."""
         self.paused = True
+        self.history = hash((self.history, "pause"))
 
     def resume(self) -> None:
         """Run again. The timers that were due meanwhile run first, as in a loop that returns from a long callback."""
@@ -398,13 +399,14 @@ class World:
         """Return a hash that differs for states with different futures. A process is a function of what it has
         received, so its history stands for its state."""
         store = self.shared
-        leases = frozenset((lease.name, lease.holder, lease.token, lease.expires) for lease in store._leases.values())
-        items = frozenset((key, item.version) for home in store._homes.values() for key, item in home.items())
+        leases = frozenset(store._leases.values())
+        items = frozenset(item for home in store._homes.values() for item in home.values())
         return hash(
             (
                 self.now,
                 leases,
                 items,
+                store._last_version,
                 self.store_down,
                 tuple((process.history, process.alive, process.paused) for process in self.processes),
                 frozenset((lane, tuple(step.label for step in steps)) for lane, steps in self.lanes.items()),
