@@ -76,7 +76,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(ROOT) and item.path.relative_to(ROOT).parts[0] in UNCOUNTED:
             item.add_marker("no_cover")
-    items.sort(key=_time_limit, reverse=True)
+    items[:] = long_ones_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def long_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Sort tests for `--dist worksteal`, which gives each worker an unbroken part of the list and lets others steal from
+    the end of it: each part starts with its share of the tests that have a time limit of their own.
+    """
+    long = sorted(filter(_time_limit, items), key=_time_limit, reverse=True)
+    others = [item for item in items if not _time_limit(item)]
+    parts = [round(len(others) * worker / workers) for worker in range(workers + 1)]
+    return [
+        item
+        for worker in range(workers)
+        for item in (*long[worker::workers], *others[parts[worker] : parts[worker + 1]])
+    ]
 
 
 def _time_limit(item: pytest.Item) -> float:

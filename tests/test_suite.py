@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.conftest import SEED
+from tests.conftest import SEED, long_ones_first
 from tests.limits import ATTEMPTS, soon
 from tests.ports import HeldPort, held_port
 
@@ -31,6 +31,14 @@ def test_make_test_is_reproducible(pytestconfig: pytest.Config, seed: int) -> No
     assert settings.default.database is None
     assert settings.default.derandomize is (pytestconfig.getoption("--hypothesis-profile") is None)
     assert (seed == SEED) is (pytestconfig.getoption("--hypothesis-seed") is None)
+
+
+def test_each_worker_starts_with_its_share_of_long_tests(request: pytest.FixtureRequest) -> None:
+    items = [pytest.Function.from_parent(request.node.parent, name=name, callobj=lambda: None) for name in "abcdefgh"]
+    for item, limit in ((items[3], 400), (items[4], 600), (items[6], 500)):
+        item.add_marker(pytest.mark.timeout(limit))
+    assert "".join(item.name for item in long_ones_first([*items], 1)) == "egd" + "abcfh"
+    assert "".join(item.name for item in long_ones_first([*items], 2)) == "ed" + "ab" + "g" + "cfh"
 
 
 def test_reserved_port_refuses_connections_until_bound() -> None:
