@@ -64,6 +64,13 @@ def seed(pytestconfig: pytest.Config) -> int:
     return SEED if given is None else int(given)
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from visiting half a million objects of pytest in each full pass."""
     gc.freeze()

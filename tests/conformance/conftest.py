@@ -1,10 +1,11 @@
 """Fixtures of all conformance tests: one server, and one run of the suite per revision."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from pathlib import Path
 
 import pytest
 from tests.conformance.suite import Run, run, serving
+from tests.sharing import computed_once
 
 
 @pytest.fixture(scope="session")
@@ -15,12 +16,12 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def server_run(url: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
-    """The run of a revision's requirement set against the server, computed by the first test that needs it."""
+def server_run(shared_folder: Path) -> Callable[[str], Run]:
+    """The run of a revision's requirement set against a server, computed by the first test that needs it."""
 
-    @cache
-    def by_revision(revision: str) -> Run:
-        output = tmp_path_factory.mktemp(f"server-{revision}")
-        return run("server", "--url", url, "--requirements", revision, output=output)
+    def run_suite(revision: str) -> Run:
+        with serving() as address:
+            output = shared_folder / f"conformance-{revision}"
+            return run("server", "--url", address, "--requirements", revision, output=output)
 
-    return by_revision
+    return lambda revision: Run(*computed_once(shared_folder, f"conformance-{revision}", lambda: run_suite(revision)))

@@ -1,14 +1,10 @@
-"""The matrix of features that have to work between us and the official SDKs, and the storage of its outcomes.
+"""The matrix of features that have to work between us and the official SDKs.
 
 Our method table defines the cells, so a new row without a probe is a failing test. A cell is a method and the side
 that receives it, or a capability and the side that declares it.
 """
 
-import fcntl
-import json
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from trunkline.protocol.methods import METHODS, Method, Side
@@ -67,21 +63,6 @@ class Outcome(NamedTuple):
 
     matrix: Cells
     wire: Wire
-
-
-def computed_once(folder: Path, name: str, run: Callable[[], Any]) -> Any:
-    """The result of a slow function: computed by the first worker that needs it, read by all others."""
-    file = folder / f"{name}.json"
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-        if not file.exists():
-            file.write_text(json.dumps(run()))
-    return _read(file)
-
-
-@cache
-def _read(file: Path) -> Any:
-    return json.loads(file.read_text())
 
 
 def sent(wire: Wire) -> set[str]:

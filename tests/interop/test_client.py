@@ -12,11 +12,12 @@ import pytest
 from tests.interop.client_capabilities import PROBES, sends_only_declared_methods
 from tests.interop.client_probes import ProbeContext
 from tests.interop.host import OTHER_ROOT, Host, Reports
-from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, computed_once, declared, sent, shown
+from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, declared, sent, shown
 from tests.interop.recording import check_client_messages
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT
+from tests.sharing import computed_once
 
 from trunkline.errors import OutcomeUnknown
 from trunkline.protocol.revisions import HANDSHAKE, Revision

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, computed_once, sent, shown
+from tests.interop.matrix import EMPTY, MODERN, Outcome, cells, sent, shown
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.official import NODE, NPM_FOLDER, ROOT, check
+from tests.sharing import computed_once
 
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 

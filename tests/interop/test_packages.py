@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.interop.host import PATIENT, Host
-from tests.interop.matrix import computed_once
 from tests.interop.packages import SCRIPTS, ClientEntry, Environment, ServerEntry, clients, servers
 from tests.interop.server_processes import served
 from tests.limits import PATIENCE
 from tests.ports import held_port
+from tests.sharing import computed_once
 
 from trunkline import BlockingClient
 from trunkline.errors import PeerError

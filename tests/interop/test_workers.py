@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import pytest
 from tests.chaos.forwarder import forwarded
 from tests.contract.valkey import valkey
-from tests.interop.matrix import Cells, cells, computed_once, shown
+from tests.interop.matrix import Cells, cells, shown
 from tests.interop.server_processes import ServerProcess, served
 from tests.interop.test_mcp_client import PATHS, PEERS, SERVER, Peer
 from tests.processes import children, eventually
+from tests.sharing import computed_once
 
 from trunkline import Client
 from trunkline.protocol.revisions import HANDSHAKE, Revision
