@@ -32,6 +32,9 @@ settings.register_profile("suite", UNTIMED, derandomize=True, max_examples=50)
 settings.register_profile("long", UNTIMED, max_examples=200)
 settings.load_profile("suite")  # `--hypothesis-profile` comes later and wins
 
+# Tests start hundreds of Node.js processes, each of which would otherwise compile every module that it imports.
+os.environ.setdefault("NODE_COMPILE_CACHE", str(ROOT.parent / ".cache/node"))
+
 # A shell starts background jobs with SIGINT ignored. Python and all child processes inherit that, and no test of Ctrl+C
 # could pass. xdist starts its workers after this line, so they inherit the restored disposition.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

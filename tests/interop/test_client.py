@@ -72,12 +72,7 @@ RUNS = [(peer, line, revision) for peer in PEERS for line in REVISIONS for revis
 CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
 LINES = [(peer, line) for peer in PEERS for line in REVISIONS if peer.revisions(line)]
 SHAKING = [(peer, line) for peer, line in LINES if max(HANDSHAKE) in peer.revisions(line)]
-KILLED = [  # those that are no child of a launcher, as node is here
-    (peer, revision)
-    for peer in PEERS
-    for revision in (max(HANDSHAKE), MODERN)
-    if revision in peer.spoken and peer.home != NPM_FOLDER
-]
+KILLED = [(peer, revision) for peer in PEERS for revision in (max(HANDSHAKE), MODERN) if revision in peer.spoken]
 SHAKEN = ("initialize", "notifications/initialized")
 
 NOT_CELLS = {"experimental", "completions"}  # declared to every revision: as an empty object, and before it had a name

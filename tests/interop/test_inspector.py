@@ -4,6 +4,7 @@ It runs from its installation folder, without a browser and without a network.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,11 +46,11 @@ def reached_by(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 def inspect(reached_by: list[str], tmp_path: Path) -> Inspect:
     """Run the Inspector for one method."""
     assert INSPECTOR.exists(), f"the Inspector is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
-    home = {"HOME": str(tmp_path)}  # so that no user settings are read
+    env = {"NODE_COMPILE_CACHE": os.environ["NODE_COMPILE_CACHE"], "HOME": str(tmp_path)}  # with no user settings
 
     def run(method: str, *options: str) -> Outcome:
         command = [NODE, INSPECTOR, "--cli", "--format", "json", *reached_by, "--method", method, *options]
-        ended = subprocess.run(command, env=home, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert ended.stdout, ended.stderr
         return Outcome(ended.returncode, json.loads(ended.stdout)["result"], ended.stderr)
 
