@@ -111,6 +111,34 @@ def test_decoder_for_requests_gives_the_same_messages(frame: bytes) -> None:
     assert codec.decode_request(frame) == codec.decode(frame)
 
 
+frames = st.one_of(
+    messages.map(codec.encode),
+    nearly.map(codec.to_json),
+    st.sampled_from(
+        [
+            b'{"jsonrpc":"2.0","id":1,"method":"a","params":{}}',
+            b'{"jsonrpc":"1.0","id":1,"method":"a","params":{}}',
+            b'{"jsonrpc":"2.0","id":1,"method":"a",\n"params":{}}',
+            b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":{}}} ',
+            b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"\xc3\xa4":{}}}',
+            b'{"jsonrpc":"2.0","id":1,"method":"a","params":{}}' * 2,
+            b'{"jsonrpc":"2.0","id":1,"params":[{}],"method":"a","x":{"y":{}}}',
+            escaped,
+            b" ",
+            b"",
+        ]
+    ),
+)
+
+
+@pytest.mark.row("P07", "W11")
+@given(st.lists(frames, max_size=4).map(b"\n".join), st.sampled_from([b"\n", b"", b"\r\n"]))
+def test_decoder_for_lines_gives_the_same_messages_or_none(frames: bytes, end: bytes) -> None:
+    lines = frames + end
+    found = codec.decode_requests(lines)
+    assert found is None or found == [codec.decode(line) for line in lines.split(b"\n")[:-1]]
+
+
 @pytest.mark.row("P08", "P09", "P11", "P12")
 @given(nearly)
 def test_object_is_message_iff_it_follows_rules(value: dict[str, Any]) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "DecodedJson",
     "decode",
     "decode_request",
+    "decode_requests",
     "decode_response",
     "decode_strict",
     "decoder",
@@ -131,7 +132,9 @@ class _LongRequest(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields
     params: Any = UNSET
 
 
-_read_request: Final = msgspec.json.Decoder(Request | _OtherVersion).decode  # most messages of a server
+_request_decoder: Final = msgspec.json.Decoder(Request | _OtherVersion)
+_read_request: Final = _request_decoder.decode  # most messages of a server
+_read_requests: Final = _request_decoder.decode_lines
 _read_response: Final = msgspec.json.Decoder(_PlainResponse | _OtherVersion).decode  # most messages of a client
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_any: Final = msgspec.json.Decoder().decode
@@ -185,6 +188,24 @@ def decode_request(frame: bytes | TooLarge | BadFrame) -> Incoming:
         if type(request) is Request and (frame.endswith(b"}}") or request.params is UNSET):
             return request
     return decode(frame)
+
+
+def decode_requests(lines: bytes) -> list[Request] | None:
+    """Decode newline-terminated frames that are all requests with params; return None for anything else. Takes two
+    thirds of the time of `decode_request`."""
+    size = lines.count(b"\n")
+    # msgspec does not look at the lines: between these characters there can only be the end of a message.
+    if lines.count(b"}}\n{") != size - 1 or not lines.endswith(b"}}\n"):
+        return None
+    if len(lines) >= LONG_THRESHOLD or not lines.isascii():
+        return None
+    try:
+        requests = _read_requests(lines)
+    except (DecodeError, RecursionError):
+        return None
+    if len(requests) != size or _OtherVersion in map(type, requests):
+        return None
+    return cast("list[Request]", requests)
 
 
 def decode_strict(frame: bytes | TooLarge | BadFrame) -> Incoming:

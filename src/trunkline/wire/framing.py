@@ -81,6 +81,10 @@ class LineFramer:
         self._pending_size = 0  # total size of the pieces
         self._skipped: Edges | None = None  # the ends of a line that is too long
 
+    def accepts_lines(self, data: bytes) -> bool:
+        """Return whether no line in some bytes continues an earlier piece or can be too long."""
+        return not self._pending_size and len(data) <= self._max_frame
+
     def feed(self, data: bytes) -> list[Frame]:
         """Accept bytes; return the frames that are complete now, in order. A frame over the limit is a `TooLarge`."""
         size = len(data)

@@ -12,9 +12,12 @@ from tests.limits import PATIENCE
 from trunkline import Settings
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Oversized
 from trunkline.transports.stream import MAX_BATCH, StreamChannel
+from trunkline.wire.codec import decode_request, decode_requests
 from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
 
 SETTINGS = Settings(unsent_high=1000, unsent_limit=5000)
+LINE = b'{"jsonrpc":"2.0","id":7,"method":"m","params":{}}\n'
+LONG_LINE = b'{"jsonrpc":"2.0","id":8,"method":"m","params":{"text":"%b"}}\n' % (b"x" * 200)
 
 
 def line(number: int) -> bytes:
@@ -99,6 +102,26 @@ def test_messages_are_independent_of_chunking(cuts: list[int], *, headed: bool) 
         return [message.id for message in recorder.messages]  # type: ignore[union-attr]
 
     assert asyncio.run(run()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.row("W11")
+@given(
+    sizes=st.lists(st.integers(0, 400), max_size=4),
+    lines=st.lists(st.sampled_from([LINE, LINE, LINE, line(1), b"\n", b"{}\n", LONG_LINE, b" " + LINE]), max_size=9),
+)
+def test_messages_are_independent_of_decoding_lines_at_once(sizes: list[int], lines: list[bytes]) -> None:
+    async def run(**decoders: Any) -> list[Any]:
+        channel = StreamChannel(
+            ChannelInfo("test"), max_frame=200, settings=SETTINGS, decode=decode_request, **decoders
+        )
+        recorder, ends, stream = Recorder(), Ends(), b"".join(lines)
+        channel.open(recorder, ends, ends)
+        for size in [*sizes, len(stream)]:
+            channel.feed(stream[:size])
+            stream = stream[size:]
+        return recorder.messages
+
+    assert asyncio.run(run(decode_lines=decode_requests)) == asyncio.run(run())
 
 
 async def test_replies_during_delivery_leave_in_one_write() -> None:

@@ -53,6 +53,35 @@ def test_long_request_is_decoded_once_either_way() -> None:
     assert type(first.params) is type(usual.params) is not Raw
 
 
+REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"a","params":{}}\n'
+
+
+def test_lines_with_requests_are_decoded_at_once() -> None:
+    assert codec.decode_requests(3 * REQUEST) == 3 * [decode(REQUEST)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"\n",
+        b'{"jsonrpc":"1.0","id":1,"method":"a","params":{}}\n',
+        b'{"jsonrpc":"2.0","method":"a","params":{}}\n',
+        b'{"jsonrpc":"2.0","id":1,"method":"a"}\n',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":\n{}}}\n',
+        b'{"jsonrpc":"2.0","id":1,\n"x":{"y":{}}\n,"method":"a","params":{}}\n',
+        REQUEST[:-1] + b'{"jsonrpc":"2.0","id":1,"x":{"y":{}}\n,"method":"a","params":{}}\n',
+        REQUEST[:-1] + REQUEST,
+        b'{"jsonrpc":"2.0","id":1,"method":"\xc3\xa4","params":{}}\n',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":{}}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"text":"%b"}}\n' % (b"x" * LONG_THRESHOLD),
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":%b{}}}\n' % (b"[" * 5000),
+    ],
+    ids=lambda lines: repr(lines)[:60],
+)
+def test_other_lines_are_left_to_the_decoder_of_frames(other: bytes) -> None:
+    assert codec.decode_requests(REQUEST + other) is None
+
+
 # --- duplicate members ---------------------------------------------------------------------------
 
 

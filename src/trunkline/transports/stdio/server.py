@@ -66,6 +66,7 @@ async def serve_stdio(accept: Accept, settings: Settings, wire_in: int, wire_out
         max_frame=settings.stdio_message_size_limit,
         settings=settings,
         decode=codec.decode_request,
+        decode_lines=codec.decode_requests,
     )
 
     def broke(error: OSError) -> None:
