@@ -84,6 +84,12 @@ class ToolEntry(Struct, frozen=True, dict=True):
     disabled_because: str = ""  # for callers of a disabled tool
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether every call may run at once: it has no access rule, no limit and no task."""
+        optional = (self.timeout, self.limiter, self.task, self.access, self.rate, self.forward)
+        return all(option is None for option in optional)
+
+    @cached_property
     def mirrored_arguments(self) -> "tuple[MirroredArgument, ...]":
         """The arguments that HTTP headers repeat."""
         from trunkline.protocol.headers import find_mirrored_arguments  # imported here: for HTTP only

@@ -90,6 +90,13 @@ def _call(connection: Connection, call: IncomingRequest, params: CallToolParams)
         if (disabled := tools.get(params.name)) is not None:
             raise ToolDisabled(params.name, disabled.disabled_because)
         raise ToolNotFound(params.name, visible_keys(connection, call, tools))
+    if entry.plain and params.meta is None and params.task is None and call.envelope is None:  # most calls
+        given = params.arguments
+        try:  # as `decode_arguments` does, with a call less
+            arguments = entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
+        except (DecodeError, RecursionError) as error:
+            arguments = _decode_leniently(entry, given, error)
+        return entry.run(arguments, Context(connection, call) if entry.handler.wants_context else None, None)
     if entry.timeout is not None:
         connection.set_call_timeout(call, entry.timeout)
     if entry.access is not None and (asked := _protected(entry)) is not None:
@@ -131,11 +138,7 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
         dialect = choose_dialect(entry, connection, call, params)
         if dialect is not None:
             return _run_as_task(dialect, entry, connection, call, params)
-    given = params.arguments
-    try:  # as `decode_arguments` does: this is the way of most calls
-        arguments = entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
-    except (DecodeError, RecursionError) as error:
-        arguments = _decode_leniently(entry, given, error)
+    arguments = decode_arguments(entry, params)
     context = Context(connection, call) if entry.handler.wants_context else None
     if meta is not None and IDEMPOTENCY_KEY in meta:
         from trunkline.server.idempotency.tool_calls import run_once
