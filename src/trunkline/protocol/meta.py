@@ -22,6 +22,7 @@ __all__ = [
     "REFUSAL",
     "RELATED_TASK",
     "SERVER_INFO",
+    "SHORTEST_ENVELOPE",
     "SUBSCRIPTION_ID",
     "TAGS",
     "TASK_PROGRESS",
@@ -94,7 +95,7 @@ def add_meta(params: Any, meta: Mapping[str, Any]) -> Any:
 
 
 _ENVELOPE_KEY: Final = PROTOCOL_VERSION.encode()
-_SHORTEST_ENVELOPE: Final = len(b'{"_meta":{"":0}}') + len(_ENVELOPE_KEY)  # bytes of params
+SHORTEST_ENVELOPE: Final = len(b'{"_meta":{"":0}}') + len(_ENVELOPE_KEY)  # bytes of params
 
 
 def may_have_envelope(params: Any) -> bool:
@@ -102,7 +103,7 @@ def may_have_envelope(params: Any) -> bool:
     fool."""
     if type(params) is Raw:
         # A look at the length saves most short params a copy; `in` takes four times as long for bytes.
-        return len(params) >= _SHORTEST_ENVELOPE and bytes(params).find(_ENVELOPE_KEY) >= 0
+        return len(params) >= SHORTEST_ENVELOPE and bytes(params).find(_ENVELOPE_KEY) >= 0
     if params is UNSET:
         return False
     meta: Any = params.values.get("_meta")

@@ -48,7 +48,7 @@ from trunkline.protocol.inflight import (
 )
 from trunkline.protocol.legal_methods import Receivable, Sendable, legal_methods, required_capabilities
 from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.meta import PROGRESS_TOKEN, add_meta, may_have_envelope
+from trunkline.protocol.meta import PROGRESS_TOKEN, SHORTEST_ENVELOPE, add_meta, may_have_envelope
 from trunkline.protocol.methods import ALIASES, PREFIX, Method, Side, find_method
 from trunkline.protocol.projection import project, wrap_structured_content
 from trunkline.protocol.refusals import malformed_refusal, request_refusal, send_refusal, unavailable_refusal
@@ -328,7 +328,11 @@ class Session:
         """Handle a message and return an event. `headers` are those of an HTTP transport of the modern era; `envelope`
         is that of a request which the transport has recognized."""
         if type(message) is Request:  # `isinstance` is slow for a struct type, unless it is the type of the object
-            if self.get_modern is not None and (headers is not None or may_have_envelope(message.params)):
+            params: Any = message.params
+            if self.get_modern is not None and (
+                headers is not None
+                or ((type(params) is not Raw or len(params) >= SHORTEST_ENVELOPE) and may_have_envelope(params))
+            ):
                 event = self._receive_modern(message, now, self.get_modern(), headers, envelope)
                 if event is not None:
                     return event
@@ -339,7 +343,7 @@ class Session:
                 if row is None or row.result_name is None or ident in self._incoming:
                     return self._refuse_call(message, row)
             call = self._incoming[ident] = IncomingRequest(ident, row, now)
-            return CallReceived(call, message.params)
+            return CallReceived(call, params)
         if type(message) is Response:
             awaited = self._outgoing.pop(message.id, None)
             if awaited is None or awaited.as_task:

@@ -52,14 +52,16 @@ class Replies:
             call.timing.on_ended(call)
         try:
             reply = self.session.reply(call, value)
-            if reply is not None and (self.batches is None or not self.batches.add_reply(call.id, reply)):
+            if reply is None:
+                return
+            if self.batches is None or not self.batches.add_reply(call.id, reply):
                 size = self._channel.send(reply, about=call.id)
         except Exception as error:  # noqa: BLE001 - for example, a value that has no JSON
             self._reply_unsendable(call, error)
         else:
-            if reply is not None and self.recorder is not None:
+            if self.recorder is not None:
                 self.recorder.on_reply(call.id, reply)
-            if reply is not None and self._facts.observed:
+            if self._facts.observed:
                 outcome = _outcome(value)
                 kind = failure_kind(value) if outcome == "failed" else None
                 self._facts.emit_call_ended(call, outcome, kind=kind, response_size=size)
