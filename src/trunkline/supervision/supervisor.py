@@ -76,9 +76,14 @@ class ChildStatus(Struct, frozen=True):
             yield from child.walk()
 
     def impaired(self) -> "list[ChildStatus]":
-        """Return the children in the tree that should run and do not: degraded ones, and those that wait for a
-        restart."""
-        return [each for each in self.walk() if each.state not in _WORKING]
+        """Return the children in the tree that should run and do not: degraded ones, and those that have failed and
+        wait for a restart or are starting again."""
+        return [each for each in self.walk() if each.state not in _WORKING or each.starts_again]
+
+    @property
+    def starts_again(self) -> bool:
+        """Whether the child has failed before and is starting."""
+        return self.state is ChildState.STARTING and bool(self.last_failure)
 
 
 @runtime_checkable

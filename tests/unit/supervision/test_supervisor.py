@@ -74,6 +74,35 @@ async def test_crashed_child_is_restarted_and_others_are_not_touched() -> None:
         assert (status.restarts, status.last_failure, status.state) == (1, "RuntimeError: it broke", RUNNING)
 
 
+async def test_child_that_starts_again_is_impaired_until_it_runs() -> None:
+    opened: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+    ways = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    pending = iter(ways)
+
+    async def connect() -> asyncio.Future[None]:
+        await next(pending)
+        lost = asyncio.get_running_loop().create_future()
+        opened.put_nowait(lost)
+        return lost
+
+    async def wait_lost(lost: asyncio.Future[None]) -> None:
+        await lost
+
+    async def close(_: asyncio.Future[None]) -> None: ...
+
+    async with Supervisor("root") as supervisor:
+        supervisor.add("a", ResourceChild("resource", connect, wait_lost, close))
+        await supervisor.wait_for("a", ChildState.STARTING)
+        assert supervisor.describe().impaired() == []
+        ways[0].set_result(None)
+        (await opened.get()).set_exception(RuntimeError("it broke"))
+        assert (await supervisor.wait_for("a", ChildState.STARTING)).last_failure == "RuntimeError: it broke"
+        assert [child.name for child in supervisor.describe().impaired()] == ["root/a"]
+        ways[1].set_result(None)
+        await supervisor.wait_for("a", RUNNING)
+        assert supervisor.describe().impaired() == []
+
+
 @pytest.mark.row("U05", "X32")
 async def test_transient_server_and_client_are_restarted_after_a_crash_only() -> None:
     listening: asyncio.Queue[str] = asyncio.Queue()
