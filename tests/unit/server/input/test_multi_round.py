@@ -300,7 +300,7 @@ async def test_state_is_valid_only_for_its_request() -> None:
 
 @pytest.mark.row("MRT-06")
 async def test_state_expires() -> None:
-    server = Server("s", settings=Settings(state_lifetime=0.0001))
+    server = Server("s", settings=Settings(state_lifetime=1e-6))
 
     @server.tool
     async def greet(ctx: Context) -> str:
