@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallCancelled",
-    "CallReceived",
     "HandshakeCompleted",
     "MessageIgnored",
     "MessageRefused",
@@ -24,13 +23,6 @@ __all__ = [
     "ResponseUnusable",
     "SessionEvent",
 ]
-
-
-class CallReceived(Struct, gc=False):
-    """A valid request for a handler."""
-
-    call: IncomingRequest
-    params: Any  # Raw, or UNSET
 
 
 class NotificationReceived(Struct):
@@ -99,7 +91,7 @@ class MessageIgnored(Struct):
 
 
 SessionEvent = (
-    CallReceived
+    IncomingRequest  # a valid request for a handler
     | NotificationReceived
     | HandshakeCompleted
     | ResponseReceived

@@ -70,6 +70,8 @@ class TrackedRequest(Struct):
     id: RequestId
     method: Method
     started: float
+    origin: Any = None  # of a request of the peer: its transport context, and the route of its response
+    params: Any = None  # of a request of the peer: Raw, DecodedJson or UNSET, until its handler waits
     timeout: float | None = None  # seconds since the last progress; None: no deadline
     max_duration: float | None = None  # seconds in total, whatever progress there is
     deadline: float | None = None
@@ -119,7 +121,6 @@ class IncomingRequest(TrackedRequest, weakref=True):
     queued: bool = False  # its handler has not started
     held: bool = False  # its handler has ended, and its reply has waited for changes
     work: Any = None  # handle to cancel its handler
-    origin: Any = None  # transport context of the request, and the route of its response
     envelope: "Envelope | None" = None  # of a request of the modern era
     unwrapped: bool = False  # its structured content is sent without the wrapper object of older revisions
     hint: "CacheHint | None" = None  # cache lifetime of its result

@@ -8,7 +8,7 @@ Clients and servers use it: `side` says which one this is.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 from msgspec import UNSET, Raw
 
@@ -28,7 +28,6 @@ from trunkline.protocol.custom_methods import custom_method, is_custom
 from trunkline.protocol.error_codes import error_object, from_founding_code
 from trunkline.protocol.events import (
     CallCancelled,
-    CallReceived,
     HandshakeCompleted,
     MessageIgnored,
     MessageRefused,
@@ -83,6 +82,20 @@ _LONGEST_ID: Final = 18  # digits; our ids are consecutive numbers
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
 _UNAVAILABLE: Final = frozenset({Phase.PAUSED, Phase.DRAINING, Phase.CLOSED})  # new requests are refused
 _read_initialize: Final = decoder(InitializeParams)
+
+
+class Origin(Protocol):
+    """The origin of a message, as far as the protocol depends on it."""
+
+    @property
+    def routing_headers(self) -> "RoutingHeaders | None":
+        """The headers of an HTTP request of the modern era, to be compared with the message."""
+        ...
+
+    @property
+    def envelope(self) -> "Envelope | None":
+        """The envelope of the request, if the transport has recognized it."""
+        ...
 
 
 class Session:
@@ -322,18 +335,16 @@ class Session:
         self,
         message: Message | Malformed,
         now: float,
-        headers: "RoutingHeaders | None" = None,
-        envelope: "Envelope | None" = None,
+        origin: "Origin | None" = None,
     ) -> SessionEvent:
-        """Handle a message and return an event. `headers` are those of an HTTP transport of the modern era; `envelope`
-        is that of a request which the transport has recognized."""
+        """Handle a message from an origin, and return an event."""
         if type(message) is Request:  # `isinstance` is slow for a struct type, unless it is the type of the object
             params: Any = message.params
             if self.get_modern is not None and (
-                headers is not None
+                (origin is not None and origin.routing_headers is not None)
                 or ((type(params) is not Raw or len(params) >= SHORTEST_ENVELOPE) and may_have_envelope(params))
             ):
-                event = self._receive_modern(message, now, self.get_modern(), headers, envelope)
+                event = self._receive_modern(message, now, self.get_modern(), origin)
                 if event is not None:
                     return event
             row = self._receivable.get(message.method)
@@ -342,25 +353,26 @@ class Session:
                 row = row or self._receivable_custom(message)
                 if row is None or row.result_name is None or ident in self._incoming:
                     return self._refuse_call(message, row)
-            call = self._incoming[ident] = IncomingRequest(ident, row, now)
-            return CallReceived(call, params)
+            call = self._incoming[ident] = IncomingRequest(ident, row, now, origin, params)
+            return call
         if type(message) is Response:
             awaited = self._outgoing.pop(message.id, None)
             if awaited is None or awaited.as_task:
                 return self._receive_response(awaited, message.id, message.result, None)
             awaited.done = True
             return ResponseReceived(awaited, message.result)
-        return self._receive_other(message, now, modern=headers is not None)
+        modern = origin is not None and origin.routing_headers is not None
+        return self._receive_other(message, now, modern=modern)
 
     def _receive_modern(
         self,
         message: Request,
         now: float,
         modern: "ModernProtocol",
-        headers: "RoutingHeaders | None",
-        envelope: "Envelope | None",
+        origin: "Origin | None",
     ) -> SessionEvent | None:
         """Handle a request with an envelope; return None if it has none."""
+        headers, envelope = (None, None) if origin is None else (origin.routing_headers, origin.envelope)
         try:
             admitted = modern.validate_request(message, headers, envelope)
             if admitted is None:
@@ -374,8 +386,10 @@ class Session:
                 ErrorResponse(message.id, error_object(error, Revision.V2026_07_28, settings=self.settings)),
                 method=message.method,
             )
-        call = self._incoming[message.id] = IncomingRequest(message.id, admitted[0], now, envelope=admitted[1])
-        return CallReceived(call, message.params)
+        call = self._incoming[message.id] = IncomingRequest(
+            message.id, admitted[0], now, origin, message.params, envelope=admitted[1]
+        )
+        return call
 
     def _receive_other(
         self, message: Notification | ErrorResponse | Malformed, now: float, *, modern: bool
@@ -634,7 +648,7 @@ class Session:
         else:
             due = now + limit
         awaited = self._outgoing[ident] = OutgoingRequest(
-            ident, row, now, limit, longest, due, waiter=waiter, on_progress=on_progress
+            ident, row, now, None, None, limit, longest, due, waiter=waiter, on_progress=on_progress
         )
         if name == "initialize":
             self.transition(Signal.SEND_INITIALIZE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
@@ -82,12 +83,11 @@ class ToolEntry(Struct, frozen=True, dict=True):
     renamed_arguments: Mapping[str, str] = {}  # by a transform: names by original names
     forward: Forward | None = None  # answers its calls through another server
     disabled_because: str = ""  # for callers of a disabled tool
+    plain: bool = False  # every call may run at once: it has no access rule, no limit and no task
 
-    @cached_property
-    def plain(self) -> bool:
-        """Whether every call may run at once: it has no access rule, no limit and no task."""
-        optional = (self.timeout, self.limiter, self.task, self.access, self.rate, self.forward)
-        return all(option is None for option in optional)
+    def __post_init__(self) -> None:
+        options = (self.timeout, self.limiter, self.task, self.access, self.rate, self.forward)
+        force_setattr(self, "plain", all(option is None for option in options))
 
     @cached_property
     def mirrored_arguments(self) -> "tuple[MirroredArgument, ...]":

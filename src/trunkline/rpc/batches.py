@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from trunkline.protocol.events import CallReceived, MessageRefused, SessionEvent
+from trunkline.protocol.events import MessageRefused, SessionEvent
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.wire.messages import Malformed, Message, RequestId
 
 __all__ = ["Batches"]
@@ -36,9 +37,9 @@ class Batches:
             if isinstance(event, MessageRefused):
                 batch.replies.append(event.reply)
                 continue
-            if isinstance(event, CallReceived):
+            if isinstance(event, IncomingRequest):
                 batch.remaining += 1
-                self.pending[event.call.id] = batch
+                self.pending[event.id] = batch
             yield event
         self._count_down(batch)
 

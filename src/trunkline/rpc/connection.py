@@ -34,7 +34,6 @@ from trunkline.facts import Connected, Observers, PhaseChanged, Received
 from trunkline.protocol import types as t
 from trunkline.protocol.events import (
     CallCancelled,
-    CallReceived,
     HandshakeCompleted,
     MessageIgnored,
     MessageRefused,
@@ -194,15 +193,14 @@ class PeerConnection:
                 self._keepalive.last_received = now
             if self.facts.wants_received:
                 self.facts.emit(Received, count=len(messages))
-            receive, headers, envelope = self.session.receive, origin.routing_headers, origin.envelope
+            receive = self.session.receive
             for message in messages:
                 if type(message) is Batch:
                     self._receive_batch(message, now, origin)
                     continue
-                event = receive(message, now, headers, envelope)
-                if type(event) is CallReceived and self._active_calls < self._max_calls:  # most messages of a server
-                    event.call.origin = origin
-                    self._starter(event.call, event.params)
+                event = receive(message, now, origin)
+                if type(event) is IncomingRequest and self._active_calls < self._max_calls:  # most messages of a server
+                    self._starter(event, event.params)
                 elif type(event) is ResponseReceived:  # most messages of a client
                     (self._lazy_requests or self._requests).deliver_response(event)
                 elif type(event) is MessageRefused and (successor := self.start_next_session(message)) is not None:
@@ -218,9 +216,8 @@ class PeerConnection:
 
     def _handle(self, event: SessionEvent, origin: MessageOrigin) -> None:
         match event:
-            case CallReceived(call=call, params=params):
-                call.origin = origin
-                self.admit_call(call, params)
+            case IncomingRequest():
+                self.admit_call(event, event.params)
             case ResponseReceived():
                 self._requests.deliver_response(event)
             case NotificationReceived():
@@ -261,7 +258,7 @@ class PeerConnection:
 
             batches = self.replies.batches = Batches(self._send_batch)
         receive = self.session.receive
-        for event in batches.receive(batch.messages, lambda message: receive(message, now)):
+        for event in batches.receive(batch.messages, lambda message: receive(message, now, origin)):
             self._handle(event, origin)
 
     def _send_batch(self, replies: Sequence[Message]) -> None:
@@ -349,11 +346,22 @@ class PeerConnection:
                     work = None  # break the cycle: the task refers to the error, and the error's frames to this one
                     self._on_call_ended(call, None, without_outermost_frame(error))
                 else:
-                    self._on_call_ended(call, value, None)
+                    if self._reply_gate is not None:
+                        self._on_call_ended(call, value, None)
+                        return
+                    self._active_calls -= 1  # the same as in `_on_call_ended`, without what only a wait can change
+                    try:
+                        self.replies.reply_result(call, value)
+                    except Exception as raised:  # noqa: BLE001 - an internal error
+                        self.handle_internal_error(raised, call)
+                    if call.input_round is not None or call.once is not None or call.task is not None:
+                        call.input_round = call.once = call.task = None
+                    if self._queued_calls or self._reading_paused or self._call_ended is not None:
+                        self._start_queued()
                 return
         working = run_handler.start_work(work, self.threads, self._on_call_ended, call)
         if working is not None and not call.done:
-            call.work = working
+            call.work, call.params = working, None
             if call.deadline is None:  # unless the feature has set one
                 self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
             (self._lazy_deadline_timer or self._deadline_timer).watch(call)

@@ -121,8 +121,9 @@ class Dispatcher:
         the error of either step."""
         name = call.method.name
         read, decode, target, answer = self._prepared.get(name) or self._prepare(name)
-        if call.timing is not None and call.timing.params is not None:
-            typed = call.timing.params
+        timing = call.timing
+        if timing is not None and timing.params is not None:
+            typed = timing.params
         else:
             encoded: Any = b"{}" if params is UNSET else params
             try:
@@ -135,8 +136,8 @@ class Dispatcher:
                     raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
         if target is not None:
             call.target = target(typed)
-        if call.timing is not None:
-            call.timing.on_decoded(call, typed)
+        if timing is not None:
+            timing.on_decoded(call, typed)
         return answer(connection, call, typed)
 
     def decode_early(self, call: IncomingRequest, params: Any) -> tuple[Any, str | None]:

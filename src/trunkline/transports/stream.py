@@ -226,7 +226,8 @@ class StreamChannel:
                     outgoing += message.frame
                 else:
                     encode_into(message, outgoing, start)
-                size = len(outgoing) - start
+                end = len(outgoing)
+                size = end - start
                 if size > self._max_frame:
                     self._check_size(message, size)
             except BaseException:
@@ -239,7 +240,8 @@ class StreamChannel:
             if size > self._max_frame:
                 self._check_size(message, size)
             outgoing += self._wrap(frame)
-        if len(outgoing) > self._unsent_high:
+            end = len(outgoing)
+        if end >= self._unsent_high:
             self._flush()  # too large to batch; unread bytes count from now on
         elif self._delivering or self._flush_scheduled:
             return size

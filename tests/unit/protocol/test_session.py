@@ -17,7 +17,6 @@ from trunkline.errors import (
 )
 from trunkline.protocol.events import (
     CallCancelled,
-    CallReceived,
     HandshakeCompleted,
     MessageIgnored,
     MessageRefused,
@@ -95,8 +94,8 @@ def client(*, until: Phase = Phase.READY, offered: dict[str, Any] = OFFERED, **o
 
 def started(session: Session, method: str = "tools/call", ident: int | str = 1) -> IncomingRequest:
     event = session.receive(Request(ident, method), NOW)
-    assert isinstance(event, CallReceived)
-    return event.call
+    assert isinstance(event, IncomingRequest)
+    return event
 
 
 def refused(event: SessionEvent) -> ErrorObject:
@@ -297,11 +296,11 @@ def test_client_call_before_handshake_fails(phase: Phase) -> None:
 def test_request_is_in_flight_until_answered() -> None:
     session = server()
     event = session.receive(wired(Request("a", "tools/call", {"name": "x"})), NOW)
-    assert isinstance(event, CallReceived)
+    assert isinstance(event, IncomingRequest)
     assert bytes(event.params) == b'{"name":"x"}'
-    assert (event.call.id, event.call.method.name, event.call.started) == ("a", "tools/call", NOW)
-    assert dict(session.incoming_requests) == {"a": event.call}
-    assert session.reply(event.call, Empty()) == Response("a", Empty())
+    assert (event.id, event.method.name, event.started) == ("a", "tools/call", NOW)
+    assert dict(session.incoming_requests) == {"a": event}
+    assert session.reply(event, Empty()) == Response("a", Empty())
     assert not session.incoming_requests
 
 

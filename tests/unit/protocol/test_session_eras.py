@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from trunkline.errors import MethodNotFound, ResourceNotFound
 from trunkline.protocol.client_envelope import PROBE_ID
-from trunkline.protocol.events import CallCancelled, CallReceived, MessageRefused, ResponseReceived, SessionEvent
+from trunkline.protocol.events import CallCancelled, MessageRefused, ResponseReceived, SessionEvent
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO
@@ -60,8 +60,8 @@ def asks(method: str, ident: int | str = 1, meta: dict[str, Any] = ENVELOPE, **p
 
 
 def taken(event: SessionEvent) -> IncomingRequest:
-    assert isinstance(event, CallReceived)
-    return event.call
+    assert isinstance(event, IncomingRequest)
+    return event
 
 
 def refused(event: SessionEvent) -> ErrorObject:
