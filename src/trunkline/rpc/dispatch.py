@@ -125,14 +125,14 @@ class Dispatcher:
         if timing is not None and timing.params is not None:
             typed = timing.params
         else:
-            encoded: Any = b"{}" if params is UNSET else params
             try:
-                typed = read(encoded) if type(encoded) is Raw else decode(encoded)
+                typed = read(params) if type(params) is Raw else decode(b"{}" if params is UNSET else params)
             except (codec.DecodeError, RecursionError) as error:
                 from trunkline.protocol import lenient  # imported here: few peers send other shapes
 
                 typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
                 if typed is None:
+                    encoded = b"{}" if params is UNSET else params
                     raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
         if target is not None:
             call.target = target(typed)
