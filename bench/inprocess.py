@@ -138,7 +138,7 @@ def tracking() -> Callable[[], object]:
     session, ids, result = ready_session(), count(), Empty()
 
     def action() -> object:
-        return session.reply(session.receive(Request(next(ids), "ping"), 1.0).call, result)
+        return session.reply(session.receive(Request(next(ids), "ping"), 1.0), result)
 
     assert action() == Response(0, result)
     assert not session.incoming_requests
