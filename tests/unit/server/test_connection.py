@@ -153,6 +153,17 @@ async def test_full_queue_pauses_reading_until_half_empty() -> None:
         assert len(await peer.quiet()) == 6
 
 
+async def test_waiting_call_does_not_keep_its_encoded_params() -> None:
+    gate = BlockingServer()
+    async with RawPeer(gate.server) as peer:
+        await peer.initialize()
+        ident = gate.call(peer)
+        await turns()
+        assert [call.params for call in peer.connection.session.incoming_requests.values()] == [None]
+        gate.go.set()
+        assert (await peer.answer_to(ident))["result"]["structuredContent"] == {"result": 0}
+
+
 @pytest.mark.row("PNG-01", "K01")
 async def test_ping_is_answered_while_calls_are_queued() -> None:
     gate = BlockingServer(settings=Settings(max_calls=1))

@@ -124,6 +124,17 @@ def test_messages_are_independent_of_decoding_lines_at_once(sizes: list[int], li
     assert asyncio.run(run(decode_lines=decode_requests)) == asyncio.run(run())
 
 
+async def test_lines_after_an_unfinished_one_are_not_decoded_at_once() -> None:
+    channel = StreamChannel(
+        ChannelInfo("test"), max_frame=200, settings=SETTINGS, decode=decode_request, decode_lines=decode_requests
+    )
+    recorder, ends = Recorder(), Ends()
+    channel.open(recorder, ends, ends)
+    for data in (LINE + b"x", LINE + LINE):
+        channel.feed(data)
+    assert [type(message) for message in recorder.messages] == [Request, Malformed, Request]
+
+
 async def test_replies_during_delivery_leave_in_one_write() -> None:
     channel, _, ends = make()
     channel.open(Echo(channel, {}), ends, ends)

@@ -69,7 +69,7 @@ def test_lines_with_requests_are_decoded_at_once() -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"a"}\n',
         b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":\n{}}}\n',
         b'{"jsonrpc":"2.0","id":1,\n"x":{"y":{}}\n,"method":"a","params":{}}\n',
-        REQUEST[:-1] + b'{"jsonrpc":"2.0","id":1,"x":{"y":{}}\n,"method":"a","params":{}}\n',
+        REQUEST[:-1] + b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":{"c":{}}\n,"d":{}}}\n',
         REQUEST[:-1] + REQUEST,
         b'{"jsonrpc":"2.0","id":1,"method":"\xc3\xa4","params":{}}\n',
         b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":{}}}',
