@@ -88,6 +88,17 @@ def test_modern_request_is_independent_of_handshake(greeted: bool) -> None:
     assert session.incoming_requests == {}
 
 
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("meta", [ENVELOPE, {}])
+def test_envelope_is_found_in_long_requests_too(long: bool, meta: dict[str, Any]) -> None:
+    frame = codec.encode(asks("tools/call", name="a" * (codec.LONG_THRESHOLD if long else 1), meta=meta))
+    message = codec.decode(frame)
+    assert isinstance(message, Request)
+    assert isinstance(message.params, codec.DecodedJson) is long
+    call = taken(server(greeted=True).receive(message, NOW))
+    assert (call.envelope is not None) is bool(meta)
+
+
 @pytest.mark.parametrize("name", ["a", PROTOCOL_VERSION, f"{PROTOCOL_VERSION} of a request"])
 def test_request_without_envelope_uses_handshake(name: str) -> None:
     session = server(greeted=True)

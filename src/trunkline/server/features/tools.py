@@ -90,7 +90,7 @@ def _call(connection: Connection, call: IncomingRequest, params: CallToolParams)
         if (disabled := tools.get(params.name)) is not None:
             raise ToolDisabled(params.name, disabled.disabled_because)
         raise ToolNotFound(params.name, visible_keys(connection, call, tools))
-    if entry.plain and params.meta is None and params.task is None and call.envelope is None:  # most calls
+    if entry.plain and params.meta is None and params.task is None:  # most calls; an envelope would be metadata
         given = params.arguments
         try:  # as `decode_arguments` does, with a call less
             arguments = entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
