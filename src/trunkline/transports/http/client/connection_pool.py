@@ -102,7 +102,10 @@ class ConnectionPool:
         try:
             return await outcome
         except asyncio.CancelledError:
-            connection.abort()
+            if outcome.cancelled():
+                connection.abort()
+            elif outcome.exception() is None:
+                outcome.result().close()  # of a complete response: the connection may carry another request by now
             raise
 
     def _encode(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> tuple[Target, bytes]:

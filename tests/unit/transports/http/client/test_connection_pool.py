@@ -59,6 +59,34 @@ async def test_connection_is_free_before_its_response_is_read(server: Web, pool:
     assert [b'"id": %d' % number in body for number, body in enumerate(bodies)] == [True] * 3
 
 
+async def test_cancelled_request_leaves_its_connection_to_the_next_one(server: Web, pool: ConnectionPool) -> None:
+    first = asyncio.ensure_future(pool.send("GET", server.url, {}))
+    outcomes: asyncio.Queue[Any] = asyncio.Queue()
+    while pool.start("POST", server.url, {}, b'{"id":2,"method":"m"}', outcomes.put_nowait) is None:
+        await asyncio.sleep(0)  # the response to the first request has arrived when its connection is free …
+    assert not first.done()  # … and its task has not run yet
+    first.cancel()
+    async with asyncio.timeout(PATIENCE):
+        second = await outcomes.get()
+    assert b'"id": 2' in await read_body(second, LIMIT)
+    assert server.connections == 1
+
+
+async def test_cancelled_request_closes_the_connection_of_an_unfinished_response(
+    server: Web, pool: ConnectionPool
+) -> None:
+    server.on("GET", lambda visit: visit.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{"))
+    for turns in range(30):  # the headers of the response arrive after some of them
+        request = asyncio.ensure_future(pool.send("GET", server.url, {}))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if request.done():
+            request.result().close()
+        request.cancel()
+        await asyncio.wait([request])
+    await until(lambda: server.open == 0)
+
+
 async def test_concurrent_requests_have_their_own_connections(server: Web, pool: ConnectionPool) -> None:
     server.on("POST", lambda visit: None)
     requests = [asyncio.ensure_future(pool.send("POST", server.url, {}, b"{}")) for _ in range(5)]
