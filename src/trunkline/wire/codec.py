@@ -192,7 +192,7 @@ def decode_request(frame: bytes | TooLarge | BadFrame) -> Incoming:
 def decode_requests(lines: bytes) -> list[Request] | None:
     """Decode newline-terminated frames that are all requests with params; return None for anything else. Takes two
     thirds of the time of `decode_request`."""
-    size = lines.count(b"\n")
+    size = len(lines) - len(lines.replace(b"\n", b""))  # quicker than `count` for one byte
     # msgspec does not look at the lines: between these characters there can only be the end of a message.
     if lines.count(b"}}\n{") != size - 1 or not lines.endswith(b"}}\n"):
         return None
