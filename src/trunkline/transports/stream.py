@@ -73,6 +73,13 @@ _NEWLINE: Final = ord("\n")
 class StreamChannel:
     """Channel over a byte stream."""
 
+    __slots__ = (
+        *("_adopt_peer_framing", "_closed", "_decode", "_decode_lines", "_delivering", "_drained", "_flush_scheduled"),
+        *("_framing", "_info", "_loop", "_max_frame", "_may_write", "_origin", "_outgoing", "_paused"),
+        *("_read_while_blocked", "_reading_stopped", "_received", "_receiver", "_settings", "_sink", "_source"),
+        *("_strict", "_undetected", "_unsent_high", "_wrap", "_write_blocked", "_write_first", "on_error"),
+    )
+
     def __init__(
         self,
         info: ChannelInfo,
@@ -102,7 +109,6 @@ class StreamChannel:
         self._decode = decode
         self._decode_lines = decode_lines
         self._max_frame = max_frame
-        self._max_line = max_frame + 1  # including the newline
         custom = None if isinstance(framing, str) else framing
         self._framing = custom  # of incoming messages, once the first bytes have shown it
         self._undetected = b""  # first bytes, while the framing is unknown
