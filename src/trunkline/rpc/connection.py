@@ -356,7 +356,7 @@ class PeerConnection:
                         self.handle_internal_error(raised, call)
                     if call.input_round is not None or call.once is not None or call.task is not None:
                         call.input_round = call.once = call.task = None
-                    if self._queued_calls or self._reading_paused or self._call_ended is not None:
+                    if self._queued_calls or self._call_ended is not None:
                         self._start_queued()
                 return
         working = run_handler.start_work(work, self.threads, self._on_call_ended, call)
@@ -407,7 +407,7 @@ class PeerConnection:
             call.once = call.task = None
         if call.scheduled_at is not None and call.origin.stream is not None:  # the deadline queue keeps it
             call.origin = MessageOrigin(call.origin.principal, call.origin.headers)
-        if self._queued_calls or self._reading_paused or self._call_ended is not None:
+        if self._queued_calls or self._call_ended is not None:
             self._start_queued()
 
     def _hold_reply(self, gate: ReplyGate, call: IncomingRequest, value: Any, error: BaseException | None) -> bool:
