@@ -55,7 +55,7 @@ from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.rpc.replies import Replies, failure_kind, too_large_error
 from trunkline.rpc.reply_gate import ReplyGate
-from trunkline.rpc.run_handler import HAS_EAGER_TASKS, Task, without_outermost_frame
+from trunkline.rpc.run_handler import Task, without_outermost_frame
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
@@ -108,6 +108,7 @@ class PeerConnection:
             "_reply_gate",
             "_starter",
             "_starting_queued",
+            "_task_options",
             "_thread",
             "channel",
             "close_reason",
@@ -126,6 +127,7 @@ class PeerConnection:
         self.close_reason: str | None = None
         self._clock = shared.clock
         self._loop = asyncio.get_running_loop()
+        self._task_options = shared.threads.task_options
         self._thread = threading.get_ident()
         self._dispatcher = shared.dispatcher
         self._reply_gate = shared.reply_gate
@@ -335,8 +337,8 @@ class PeerConnection:
         except BaseException as error:  # noqa: BLE001 - becomes the reply
             self._on_call_ended(call, None, error)
             return
-        if HAS_EAGER_TASKS and type(work) is CoroutineType:
-            work = Task(work, loop=self._loop, eager_start=True)
+        if type(work) is CoroutineType:
+            work = Task(work, **self._task_options)
             if work.done():  # most calls; `start_work` would take 4 % longer for a request over stdio
                 try:
                     value = work.result()

@@ -12,13 +12,12 @@ brings, abandons the thread.
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from types import CoroutineType, GeneratorType
-from typing import Any, Final, Protocol, assert_never, cast
+from typing import Any, Protocol, assert_never, cast
 
 from msgspec import Struct
 
@@ -27,7 +26,6 @@ from trunkline.registry.handlers import PlannedCall, StartMode, ThreadCall, exit
 from trunkline.rpc.threads import Job, OnJobDone, ThreadPool
 
 __all__ = [
-    "HAS_EAGER_TASKS",
     "CallbackWork",
     "Cancellable",
     "DeferredResult",
@@ -287,16 +285,13 @@ Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | CallbackWork | Defe
 reports its own end, a deferred result, or the result itself. A coroutine that has been started is a task."""
 
 
-HAS_EAGER_TASKS: Final = sys.version_info >= (3, 12)
-"""Whether a task can run its coroutine at once until it first waits. Before, it starts on the next turn of the loop."""
-
 Task: Any = asyncio.Task  # a type checker does not know `eager_start`
 
 
 def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable | None:
     """Start the work of a call on the running loop. Return None if it has ended; then `on_done` has been called."""
     if type(work) is CoroutineType:
-        work = Task(work, loop=threads.loop, eager_start=True) if HAS_EAGER_TASKS else Task(work, loop=threads.loop)
+        work = Task(work, **threads.task_options)
     if isinstance(work, asyncio.Task):
         task = cast("asyncio.Task[Any]", work)
         if not task.done():
