@@ -10,7 +10,6 @@ There may be thousands of idle connections, so the parts that only some of them 
 
 import asyncio
 import contextlib
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
@@ -102,19 +101,9 @@ class PeerConnection:
 
     __slots__ = (
         *("__weakref__", "_active_calls", "_call_ended", "_clock", "_close_task", "_dispatcher", "_keepalive"),
-        *("_lazy_deadline_timer", "_lazy_requests", "_loop", "_max_calls", "_notification_work", "_queued_calls"),
-        *(
-            "_reading_paused",
-            "_reply_gate",
-            "_starter",
-            "_starting_queued",
-            "_task_options",
-            "_thread",
-            "channel",
-            "close_reason",
-            "facts",
-        ),
-        *("replies", "session", "settings", "threads"),
+        *("_lazy_deadline_timer", "_lazy_requests", "_max_calls", "_notification_work", "_queued_calls"),
+        *("_reading_paused", "_reply_gate", "_starter", "_starting_queued", "_task_options"),
+        *("channel", "close_reason", "facts", "replies", "session", "settings", "threads"),
     )
 
     def __init__(self, shared: LoopResources, session: Session, channel: Channel) -> None:
@@ -126,9 +115,7 @@ class PeerConnection:
         self.replies = Replies(session, channel, self.facts)
         self.close_reason: str | None = None
         self._clock = shared.clock
-        self._loop = asyncio.get_running_loop()
         self._task_options = shared.threads.task_options
-        self._thread = threading.get_ident()
         self._dispatcher = shared.dispatcher
         self._reply_gate = shared.reply_gate
         self._lazy_deadline_timer: DeadlineTimer | None = None
@@ -160,7 +147,7 @@ class PeerConnection:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of this connection."""
-        return self._loop
+        return self.threads.loop
 
     def now(self) -> float:
         """Return the time on this connection's clock."""
@@ -612,7 +599,7 @@ class PeerConnection:
     def close_now(self, reason: str) -> None:
         """Close the connection without waiting for calls."""
         self.close_reason = reason
-        self._close_task = self._loop.create_task(self.drain_and_close(0))
+        self._close_task = self.loop.create_task(self.drain_and_close(0))
 
     # --- notifications -------------------------------------------------------------------------
 
@@ -649,11 +636,7 @@ class PeerConnection:
 
     def post(self, action: Callable[[], object]) -> bool:
         """Run an action on the loop: at once on the loop's thread, soon from another. Return whether it has run."""
-        if threading.get_ident() == self._thread:
-            action()
-            return True
-        self.threads.post(action)
-        return False
+        return self.threads.run_on_loop(action)
 
     def _dispatch_notification(self, event: NotificationReceived, origin: MessageOrigin) -> None:
         name = event.method.name
@@ -749,7 +732,7 @@ class PeerConnection:
 
     async def drain_and_close(self, timeout: float | None) -> None:
         """Accept no more calls, wait up to `timeout` seconds for running ones, and close the channel."""
-        until = None if timeout is None else self._loop.time() + timeout
+        until = None if timeout is None else self.loop.time() + timeout
         for step in (self.wait_drained, self.close):
             with contextlib.suppress(TimeoutError):  # a peer that does not read must not block the shutdown
                 async with asyncio.timeout_at(until):
@@ -801,7 +784,7 @@ class PeerConnection:
         """Wait until at most so many calls are left."""
         while self.close_reason is None and (self._active_calls > at_most or self._queued_calls):
             if self._call_ended is None or self._call_ended.done():
-                self._call_ended = self._loop.create_future()
+                self._call_ended = self.loop.create_future()
             await asyncio.shield(self._call_ended)
 
     def closed(self, closed: ChannelClosed) -> None:

@@ -6,7 +6,6 @@ The runtime creates these services on one event loop, when they are first needed
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cache, partial
 from itertools import count
@@ -147,7 +146,6 @@ class ServerRuntime:
         self._local_announcer: Announcer | None = None
         self._cluster_announcer: Announcer | None = None  # announces to other processes
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: int | None = None
         self._shared: SharedServices | None = None
         self._ledger: Ledger | None = None
         self._tasks: TaskService | None = None
@@ -481,7 +479,6 @@ class ServerRuntime:
         self._health.enforce_names(self._catalog.tools.all())
         self._loop = loop
         self.released = False
-        self._thread = threading.get_ident()
         clock = components.clock or LoopClock(loop)
         wall = components.clock or WallClock()
         get_store = cache(partial(components.store.get_open, wall))
@@ -683,10 +680,10 @@ class ServerRuntime:
 
     def post(self, action: Callable[[], None]) -> None:
         """Run an action on the loop, from any thread; at once if no loop is in use yet."""
-        if self._shared is None or threading.get_ident() == self._thread:
+        if self._shared is None:
             action()
         else:
-            self._shared.threads.post(action)  # runs before the reply of a handler on this thread
+            self._shared.threads.run_on_loop(action)  # before the reply of a handler on this thread
 
     def registry_changed(self, kind: str) -> None:
         """Announce that the list of a registry has changed."""
@@ -883,7 +880,7 @@ class ServerRuntime:
             self.file_watch.close()
         if self._catalog.sampling is not None:
             await self._catalog.sampling.close()
-        self._loop = self._thread = self._shared = self._local_announcer = self._cluster_announcer = self._ledger = None
+        self._loop = self._shared = self._local_announcer = self._cluster_announcer = self._ledger = None
         self._tasks = self._breaker_binding = None
         self.connections.clear_pause()
         self._health.relax_names()

@@ -57,6 +57,17 @@ async def test_any_exception_is_passed_on(threads: ThreadPool, raised: BaseExcep
     assert await outcome(threads, lambda: "alive") == ("alive", None)
 
 
+async def test_action_runs_at_once_on_the_loop_and_soon_from_a_thread(threads: ThreadPool) -> None:
+    here, ran_on = threading.get_ident(), []
+    assert threads.run_on_loop(lambda: ran_on.append(threading.get_ident())) is True
+    assert ran_on == [here]
+    done = asyncio.Event()
+    assert await outcome(threads, lambda: threads.run_on_loop(done.set)) == (False, None)
+    await asyncio.wait_for(done.wait(), PATIENCE)
+    assert await outcome(threads, lambda: threads.run_on_loop(lambda: ran_on.append(threading.get_ident())))
+    assert ran_on == [here, here]
+
+
 async def test_function_sees_the_context_of_its_caller(threads: ThreadPool) -> None:
     wanted.set("this")
     assert (await outcome(threads, wanted.get))[0] == "this"
