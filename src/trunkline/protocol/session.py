@@ -7,7 +7,7 @@ Clients and servers use it: `side` says which one this is.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 from msgspec import UNSET, Raw
@@ -53,7 +53,7 @@ from trunkline.protocol.projection import project, wrap_structured_content
 from trunkline.protocol.refusals import malformed_refusal, request_refusal, send_refusal, unavailable_refusal
 from trunkline.protocol.revisions import HANDSHAKE, NEWEST_HANDSHAKE, Revision, negotiate
 from trunkline.protocol.types import CallToolResult, Implementation, InitializeParams, InitializeResult
-from trunkline.wire.codec import DecodeError, decoder, json_decoder, to_raw
+from trunkline.wire.codec import DecodeError, decoder, json_decoder, to_json, to_raw
 from trunkline.wire.messages import (
     Encoded,
     ErrorObject,
@@ -81,6 +81,7 @@ _IDS: Final = (int, str)
 _LONGEST_ID: Final = 18  # digits; our ids are consecutive numbers
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
 _UNAVAILABLE: Final = frozenset({Phase.PAUSED, Phase.DRAINING, Phase.CLOSED})  # new requests are refused
+_MAX_SHARED: Final = 512  # bytes of the description of a client; those of up to 256 clients stay in memory
 _read_initialize: Final = decoder(InitializeParams)
 
 
@@ -259,7 +260,7 @@ class Session:
             )
         self.negotiated = negotiated
         self.revision = revision
-        self.peer = params.client_info
+        self.peer = _share(params.client_info)
         self.transition(Signal.RECV_INITIALIZE)
         return InitializeResult(
             protocol_version=revision.value,
@@ -782,6 +783,17 @@ class Session:
             request.done = True
         self._outgoing.clear()
         return awaited
+
+
+def _share(info: Implementation) -> Implementation:
+    """Return an equal description that all sessions of the same client program share, unless it is large."""
+    encoded = to_json(info)
+    return _read_implementation(encoded) if len(encoded) <= _MAX_SHARED else info
+
+
+@lru_cache(256)
+def _read_implementation(encoded: bytes) -> Implementation:
+    return json_decoder(Implementation)(encoded)
 
 
 @cache

@@ -146,6 +146,16 @@ def test_initialize_result_has_negotiated_values() -> None:
     assert session.negotiated.experimental == {"b"}
 
 
+@pytest.mark.parametrize(("version", "shared"), [("2", True), ("2" * 600, False)])
+def test_sessions_of_one_client_program_share_its_description(version: str, shared: bool) -> None:
+    sessions = [Session(Side.SERVER, info=ME) for _ in range(2)]
+    for session in sessions:
+        session.transition(Signal.CONNECT)
+        session.accept_initialize(InitializeParams("2025-11-25", {}, Implementation("peer", version, title="Peer")))
+        assert session.peer == Implementation("peer", version, title="Peer")
+    assert (sessions[0].peer is sessions[1].peer) is shared
+
+
 @pytest.mark.row("X04")
 def test_newer_capabilities_are_hidden_but_usable() -> None:
     session = Session(Side.SERVER, info=ME, capabilities={"completions": {}})
