@@ -144,14 +144,19 @@ class Deployment:
         return process
 
     async def passes(self, truth: Callable[[], object], step: float = 0.02) -> None:
-        """Let time pass in small steps until a condition is true, and no faster than the stores answer: otherwise a
-        lease could expire while it is renewed."""
+        """Let time pass in small steps until a condition is true."""
         async with asyncio.timeout(PATIENCE):
             while not truth():
-                self.clock.advance(step)
-                for each in self._all:
-                    await each.file.scan("nothing/")
-                await asyncio.sleep(0)
+                await self._advance(step)
+
+    async def _advance(self, step: float) -> None:
+        """Let time pass, and wait for the writes that are due: otherwise a lease could expire while it is renewed, each
+        time again. Reads would not do, since they overtake writes."""
+        self.clock.advance(step)
+        await turns()
+        for each in self._all:
+            await each.file.acquire("nothing/here", "this test", 1)
+        await turns()
 
     async def evict(self, process: Process, by: Process) -> str:
         """Have a live process evicted, which then finds out."""
@@ -165,8 +170,7 @@ class Deployment:
         fault = process.store.fail("renew", "acquire", key="process/")
         async with asyncio.timeout(PATIENCE):
             while not await by.cluster.evict_if_dead(name):
-                self.clock.advance(1)
-                await turns()
+                await self._advance(1)
         return fault
 
     async def end(self, process: Process) -> None:
