@@ -6,15 +6,15 @@ The decision depends on what the tool allows, what the client requests, and what
 import asyncio
 from functools import partial
 from os import urandom
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.errors import MissingCapability, NotExecuted, NotNow, StoreUnavailable
-from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest, InputRound
+from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import Dialect, to_augmented_task, to_extension_task
 from trunkline.protocol.tasks import TaskCaller, TaskRecord
@@ -52,17 +52,17 @@ __all__ = [
     "start_task",
 ]
 
-_EXTENSION_PATH: Final = f"extensions.{TASKS_EXTENSION}"
-
 
 def choose_dialect(
     entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams
 ) -> Dialect | None:
     """Return the dialect in which a call's task is described; None if the call runs as an ordinary one. Raise if the
     tool cannot be called in the requested way."""
-    if call.envelope is not None:
-        return _choose_by_extension(entry, connection, call)
     policy = entry.task
+    if call.envelope is not None:
+        if policy is not None and policy.support == "required":
+            require_extension(connection, call)
+        return Dialect.EXTENSION if policy is not None and has_extension(connection, call) else None
     if params.task is not None and _allows_augmentation(connection):
         if policy is None:
             raise TaskSupportMismatch(entry.name, "forbidden")
@@ -75,18 +75,7 @@ def choose_dialect(
 def _allows_augmentation(connection: Connection) -> bool:
     """Return whether requests of this session may ask to run as a task; otherwise their `task` field is ignored."""
     session = connection.session
-    spoken = session.revision is Revision.V2025_11_25 and session.negotiated is not None
-    return spoken and is_declared(session.negotiated.server if session.negotiated else {}, "tasks.requests.tools.call")
-
-
-def _choose_by_extension(entry: ToolEntry, connection: Connection, call: IncomingRequest) -> Dialect | None:
-    if entry.task is None:
-        return None
-    if has_extension(connection, call):
-        return Dialect.EXTENSION
-    if entry.task.support == "required":
-        raise MissingCapability(_EXTENSION_PATH)
-    return None
+    return session.revision is Revision.V2025_11_25 and session.has_capability(Side.SERVER, "tasks.requests.tools.call")
 
 
 def has_extension(connection: Connection, call: IncomingRequest) -> bool:
@@ -101,7 +90,7 @@ def has_extension(connection: Connection, call: IncomingRequest) -> bool:
 def require_extension(connection: Connection, call: IncomingRequest) -> None:
     """Raise `MissingCapability` if a request does not declare the tasks extension."""
     if not has_extension(connection, call):
-        raise MissingCapability(_EXTENSION_PATH)
+        raise MissingCapability(f"extensions.{TASKS_EXTENSION}")
 
 
 class NewTask(NamedTuple):
