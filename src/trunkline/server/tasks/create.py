@@ -151,9 +151,7 @@ async def create_founding_task(
     new_task: NewTask, params: CreateFoundingTaskParams, claim: "TaskClaim | None" = None
 ) -> TaskRecord:
     """Create and start such a task. An idempotency key, if the request carries one, then names the task."""
-    return await _create_and_start(
-        new_task, new_founding_record(new_task, params), claim, notify_client=True, pending=True
-    )
+    return await _create_and_start(new_task, new_founding_record(new_task, params), claim, notify_client=True)
 
 
 async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "KeyedCall | None" = None) -> None:
@@ -236,7 +234,6 @@ async def _create_and_start(
     claim: "TaskClaim | None" = None,
     *,
     notify_client: bool = False,
-    pending: bool = False,
     started: bool = False,
 ) -> TaskRecord:
     """Create and start a task. With `notify_client` the client receives notifications about it. With `started` its
@@ -254,7 +251,6 @@ async def _create_and_start(
         exposes_errors=connection.replies.exposes_errors,
         extra_writes=() if claim is None else (claim.write_for(record),),
         notifier=notifier,
-        pending=pending,
     )
     creating = connection.loop.create_task(creation)
     try:

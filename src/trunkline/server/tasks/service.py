@@ -101,11 +101,6 @@ class TaskService:
             if limit is not None and count >= limit:
                 raise TooManyTasks(limit)
 
-    @property
-    def _owner_limit(self) -> int | None:
-        """Limit of running tasks of one owner over all processes, if the store is shared."""
-        return self._settings.max_tasks_per_principal if self._lasting else None
-
     async def create_and_start(
         self,
         record: TaskRecord,
@@ -113,15 +108,14 @@ class TaskService:
         work: WorkFactory,
         *,
         principal: Any,
-        exposes_errors: bool = False,
-        notifier: TaskNotifier | None = None,
-        pending: bool = False,
-        extra_writes: Sequence[Put] = (),
+        exposes_errors: bool,
+        notifier: TaskNotifier | None,
+        extra_writes: Sequence[Put],
     ) -> TaskRecord:
-        """Store a task together with `extra_writes`, and start it; it is stored when this returns. With `pending` the
-        record is stored as PENDING, and the start is a change of its own. If the store does not confirm the creation,
-        the task is not started here. Once the store answers again, a stored task is started if one of `extra_writes`
-        names it, and cancelled otherwise."""
+        """Store a task together with `extra_writes`, and start it; it is stored when this returns. The record of a
+        founding task is stored as PENDING, and the start is a change of its own. If the store does not confirm the
+        creation, the task is not started here. Once the store answers again, a stored task is started if one of
+        `extra_writes` names it, and cancelled otherwise."""
         self.start_recovery()
         holder = await self.leases.get_holder()
         self.check_limits(record.client)
@@ -136,11 +130,12 @@ class TaskService:
         created = asyncio.get_running_loop().create_future()
         self._creating[record.task_id] = created
         try:
-            if not pending:
+            if not record.caller.founding:
                 record = record.start(self._wall.now())
-            stored, lease = await self.repository.create(
-                record, holder, self.leases.ttl_of(record), extra_writes, slots=self._owner_limit
-            )
+            # The limit of an owner counts over all processes that share the store.
+            slots = self._settings.max_tasks_per_principal if self._lasting else None
+            ttl = self.leases.ttl_of(record)
+            stored, lease = await self.repository.create(record, holder, ttl, extra_writes, slots=slots)
             start(stored, lease)
         except StoreUnavailable as error:
             if not isinstance(error, NotExecuted):
