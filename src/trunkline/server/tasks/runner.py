@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -132,9 +133,9 @@ class TaskRunner:
         self.lease_lost = False
         self.lease_released = False  # with the end of the task
         self._stopped = False  # its writes are not wanted or not possible any more
-        self._begun = False  # a run that is cancelled before would not finish in good order
-        self._writing_outcome = False  # the work is done and its outcome is being written
-        self._ending = False  # the run is over and its lease is being released
+        # True while the work runs. A run that is cancelled earlier would not finish in good order; later its outcome is
+        # being written, or its lease is being released.
+        self._cancellable = False
 
     @property
     def record(self) -> TaskRecord:
@@ -164,13 +165,14 @@ class TaskRunner:
         self._notifier = notifier
         wall = self._shared.wall_clock
         self._schedule_renewal()
-        for due, callback in ((self.record.deadline, self._on_timeout), (self.record.expires_at, self._on_expired)):
+        time_out = partial(self.spawn, self._time_out)
+        for due, callback in ((self.record.deadline, time_out), (self.record.expires_at, self.stop)):
             if due is not None:
                 self._timers.append(wall.call_at(due, callback))
         self.run_task = self._shared.threads.loop.create_task(self._run(make_work))
 
     async def _run(self, make_work: Callable[[Context | None], Any]) -> None:
-        self._begun = True
+        self._cancellable = True
         try:
             if self._stopped:
                 return
@@ -246,7 +248,7 @@ class TaskRunner:
         return codec.to_raw(project(result, Revision(self.caller.revision)))
 
     async def _finish(self) -> None:
-        self._ending = True
+        self._cancellable = False
         self._stopped = self._call.done = True
         for timer in filter(None, (*self._timers, self._renewal_timer, self._flush_timer)):
             timer.cancel()
@@ -278,7 +280,7 @@ class TaskRunner:
 
     async def _write_outcome(self, transition: Transition) -> None:
         """Write the outcome, after the last progress report if that is not stored yet."""
-        self._writing_outcome = True
+        self._cancellable = False
         if self._flush_timer is None:
             await self._update_with_retry(transition)
         else:
@@ -357,14 +359,8 @@ class TaskRunner:
         self.lease_lost = True
         self.stop()
 
-    def _on_timeout(self) -> None:
-        self.spawn(self._time_out)
-
     async def _time_out(self) -> None:
         await self.update(lambda record, now: record.time_out(now))
-        self.stop()
-
-    def _on_expired(self) -> None:
         self.stop()
 
     def spawn(self, action: Callable[[], Awaitable[object]]) -> None:
@@ -390,7 +386,7 @@ class TaskRunner:
             waiting.cancel()
 
     def _cancel(self) -> None:
-        if self._begun and not self._writing_outcome and not self._ending:
+        if self._cancellable:
             self.run_task.cancel()
 
     # --- questions -------------------------------------------------------------------------------
@@ -433,14 +429,12 @@ class TaskRunner:
                 raise ClientLacksCapability(path)
         question_key = self._question_key(key, name)
         if question_key not in self.record.answers and question_key not in self.record.refusals:
-            await self._ask_and_wait(question_key, InputRequest(name, self._encode_params(params)), timeout)
+            encoded = codec.to_raw(project(params, Revision(self.caller.revision)))
+            await self._ask_and_wait(question_key, InputRequest(name, encoded), timeout)
         if question_key in self.record.refusals:
             error = self.record.refusals[question_key]
             raise PeerError(error.code, error.message, error.data)
         return self.record.answers[question_key], question_key
-
-    def _encode_params(self, params: Any) -> Raw:
-        return codec.to_raw(project(params, Revision(self.caller.revision)))
 
     def _question_key(self, requested: str | None, method: str) -> str:
         """Return the key of a question: the same in every run, unless an earlier run has withdrawn the question."""
