@@ -20,13 +20,13 @@ from msgspec import Struct
 from trunkline.clock import Clock
 from trunkline.errors import NotExecuted, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.repository import StoredTask, TaskMark, TaskRepository, key_of_task
+from trunkline.server.tasks.repository import StoredTask, TaskMark, TaskRepository, Transition, key_of_task
 from trunkline.stores.store import Held, Lease, Store
 
 if TYPE_CHECKING:
     from trunkline.server.cluster.cluster import Cluster
 
-__all__ = ["OrphanedTask", "TaskLeases", "take_over_task"]
+__all__ = ["OrphanedTask", "TaskLeases", "end_orphan", "take_over_task"]
 
 _MARGIN: Final = 60.0  # seconds by which a lease outlasts its record, for clocks that differ
 _UNLIMITED_TTL: Final = 10 * 365 * 86400.0  # seconds, for a record that does not expire
@@ -124,3 +124,10 @@ async def take_over_task(
         await leases.release(lease)
         return None
     return OrphanedTask(stored, lease)
+
+
+async def end_orphan(repository: TaskRepository, orphan: OrphanedTask, transition: Transition) -> None:
+    """End an orphaned task without a run."""
+    record = orphan.stored.record
+    await repository.change(record.client, record.task_id, transition, orphan.lease)
+    await repository.delete_mark(record.task_id)

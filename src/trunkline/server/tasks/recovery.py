@@ -22,7 +22,7 @@ from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import prepare_run
 from trunkline.server.tasks.errors import TooManyTasks
-from trunkline.server.tasks.lease import OrphanedTask, take_over_task
+from trunkline.server.tasks.lease import OrphanedTask, end_orphan, take_over_task
 from trunkline.server.tasks.repository import TaskMark
 from trunkline.stores.bus import is_process_name
 from trunkline.stores.store import ABSENT, Held, Put, key_of
@@ -81,10 +81,6 @@ class TaskRecovery:
         if shared.cluster is not None:
             shared.cluster.on_lost(self._on_peer_lost)
             shared.cluster.on_missed(self._scan_soon)
-
-    @property
-    def _peers(self) -> frozenset[str]:
-        return frozenset() if self._shared.cluster is None else self._shared.cluster.peers
 
     @property
     def _rank(self) -> int:
@@ -174,7 +170,8 @@ class TaskRecovery:
         found = await take_over_task(self._tasks.repository, self._tasks.leases, mark, self._alive)
         if isinstance(found, Held):
             self._alive.add(found.holder)
-            return _next_attempt(found, self._peers, now, self._shared.catalog.settings.process_lease)
+            peers = () if self._shared.cluster is None else self._shared.cluster.peers
+            return _next_attempt(found, peers, now, self._shared.catalog.settings.process_lease)
         if found is None:
             return None
         try:
@@ -195,17 +192,9 @@ class TaskRecovery:
         except InvalidParams:  # the tool has changed since
             work = None
         if entry is None or work is None or entry.task is None or not _may_resume(entry.task, record):
-            await self._fail(orphan)
+            await end_orphan(self._tasks.repository, orphan, lambda found, now: found.fail(now, _lost_error(found)))
         else:
             await self._resume(orphan, entry, work)
-
-    async def _fail(self, orphan: OrphanedTask) -> None:
-        record = orphan.stored.record
-        repository = self._tasks.repository
-        await repository.change(
-            record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
-        )
-        await repository.delete_mark(record.task_id)
 
     async def _resume(self, orphan: OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
         self._tasks.check_limits(orphan.stored.record.client)

@@ -13,7 +13,7 @@ from typing import Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.lease import OrphanedTask, TaskLeases, take_over_task
+from trunkline.server.tasks.lease import OrphanedTask, TaskLeases, end_orphan, take_over_task
 from trunkline.server.tasks.repository import StoredTask, TaskMark, TaskRepository
 from trunkline.stores.store import Lease
 
@@ -72,7 +72,4 @@ class UnconfirmedTasks:
         if start is not None:
             start(orphan.stored, orphan.lease)
         else:
-            await self._repository.change(
-                record.client, record.task_id, lambda found, now: found.cancel(now), orphan.lease
-            )
-            await self._repository.delete_mark(record.task_id)
+            await end_orphan(self._repository, orphan, lambda found, now: found.cancel(now))
