@@ -1,6 +1,6 @@
 """Errors of task requests."""
 
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET
 
@@ -61,7 +61,6 @@ class TaskFailed(ProtocolError):
     """The stored error of a failed task, raised with its own code and data."""
 
     def __init__(self, error: ErrorObject) -> None:
-        data: Any = None if error.data is UNSET else error.data
         super().__init__(error.message)
         self.code = error.code
-        self.data = UNSET if data is None else data
+        self.data = UNSET if error.data is None else error.data

@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Final
 from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, Raw
@@ -26,8 +25,6 @@ from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
 __all__ = ["QuestionDelivery", "QuestionSender"]
-
-_INTERNAL_ERROR: Final = InternalError.code
 
 
 class QuestionDelivery:
@@ -131,14 +128,12 @@ class QuestionSender:
             )
         except ConnectionClosed:
             return None
-        except RequestTimeout as error:
-            if self._call is None:
-                return None  # the client may not have received it, and a `tasks/result` request may come yet
-            refusal = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         except PeerError as error:
             refusal = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
-        except ProtocolError as error:  # the client does not support this request
-            refusal = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
+        except ProtocolError as error:  # the time limit has passed, or the client does not support this request
+            if isinstance(error, RequestTimeout) and self._call is None:
+                return None  # the client may not have received it, and a `tasks/result` request may come yet
+            refusal = ErrorObject(InternalError.code, error.message, error.data)
         else:
             return lambda found, now: found.answer(now, {key: answer})
         return lambda found, now: found.refuse(now, key, refusal)

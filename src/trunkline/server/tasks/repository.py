@@ -84,18 +84,15 @@ def _slot_key(record: TaskRecord) -> str:
     return f"{_slots_prefix(record.client)}{record.place}"
 
 
-def _session_index_writes(record: TaskRecord) -> list[Put]:
-    """Return the index entry of a task without a known owner, by which `tasks/list` finds the tasks of a session."""
-    caller = record.caller
-    if record.client != ANONYMOUS_OWNER or caller.session is None or caller.modern:
-        return []
-    return [Put(f"{_session_tasks_key(ANONYMOUS_OWNER, caller.session)}/{record.task_id}", b"", record.expires_at)]
-
-
 def _creation_writes(record: TaskRecord, extra_writes: Sequence[Put]) -> list[Put]:
-    """Return the writes that store a new task."""
-    put = Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)
-    return [put, *_session_index_writes(record), *extra_writes]
+    """Return the writes that store a new task. If its owner is unknown, they include an index entry, by which
+    `tasks/list` finds the tasks of a session."""
+    caller = record.caller
+    writes = [Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)]
+    if record.client == ANONYMOUS_OWNER and caller.session is not None and not caller.modern:
+        key = f"{_session_tasks_key(ANONYMOUS_OWNER, caller.session)}/{record.task_id}"
+        writes.append(Put(key, b"", record.expires_at))
+    return [*writes, *extra_writes]
 
 
 class TaskRepository:
