@@ -97,7 +97,7 @@ class ReliableBroadcast:
         self._complete_acknowledged()
         for name in unreached:
             self._membership.send(name, BROADCAST_MISSED)
-            self._callbacks.report_unacknowledged()
+            self._callbacks.report_dropped("news", "a process did not acknowledge it")
         for name in self.awaited_peers():
             self.resend(name, now - self._lease_ttl)
 

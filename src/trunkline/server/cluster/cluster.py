@@ -94,11 +94,6 @@ class Cluster:
         return self.membership.lease_valid
 
     @property
-    def lease_valid_until(self) -> float:
-        """Time on the loop's clock until which no peer can have evicted this process."""
-        return self.membership.lease.valid_until
-
-    @property
     def peers(self) -> frozenset[str]:
         """Names of the known peers that have not departed."""
         return self._peers.names
@@ -232,4 +227,4 @@ class Cluster:
 
     def rejected(self, why: str) -> None:
         """Report a frame that failed verification. It has no other effect."""
-        self._callbacks.report_rejected_frame(why)
+        self._callbacks.report_dropped("bus frame", why)

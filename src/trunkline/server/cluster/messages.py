@@ -91,16 +91,10 @@ class ClusterCallbacks:
         if self._observers:
             self._observers.on(CrewStep(connection=0, at=self._clock.now(), step=step, process=name))
 
-    def report_unacknowledged(self) -> None:
-        """Report that a process has not acknowledged a broadcast in time."""
+    def report_dropped(self, kind: str, why: str) -> None:
+        """Report that a broadcast or a frame on the bus was dropped."""
         if self._observers:
-            at = self._clock.now()
-            self._observers.on(Dropped(connection=0, at=at, why="a process did not acknowledge it", kind="news"))
-
-    def report_rejected_frame(self, why: str) -> None:
-        """Report that a frame on the bus failed verification."""
-        if self._observers:
-            self._observers.on(Dropped(connection=0, at=self._clock.now(), why=why, kind="bus frame"))
+            self._observers.on(Dropped(connection=0, at=self._clock.now(), why=why, kind=kind))
 
     def report_failure(self, operation: str, error: BaseException) -> None:
         """Report an exception of the library's own code."""

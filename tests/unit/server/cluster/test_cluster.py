@@ -83,7 +83,10 @@ async def test_cluster_survives_redis_restart(
     redis.kill()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     async with asyncio.timeout(PATIENCE):
-        while max(one.cluster.lease_valid_until, other.cluster.lease_valid_until) > one.clock.now() - 0.3:
+        while (
+            max(one.cluster.membership.lease.valid_until, other.cluster.membership.lease.valid_until)
+            > one.clock.now() - 0.3
+        ):
             await asyncio.sleep(0.05)
     redis.start()
     await one.seen.until("Regain")
@@ -372,7 +375,7 @@ async def test_expired_lease_that_no_peer_took_is_regained(processes: ClusterMem
     await one.beat(2 * SECONDS)
     assert (one.name, one.evictions, one.missed) == (name, 0, 1)
     assert one.seen.steps(name) == ["Join", "Regain"]
-    assert one.cluster.lease_valid_until > one.clock.now()
+    assert one.cluster.membership.lease.valid_until > one.clock.now()
 
 
 async def test_process_paused_beyond_eviction_record_counts_as_evicted(processes: ClusterMembers) -> None:
@@ -389,7 +392,7 @@ async def test_process_paused_beyond_eviction_record_counts_as_evicted(processes
 async def test_process_is_not_evicted_while_its_lease_is_valid(processes: ClusterMembers) -> None:
     one = await processes.one()
     started = one.clock.now()
-    assert one.cluster.lease_valid_until < started + SECONDS
+    assert one.cluster.membership.lease.valid_until < started + SECONDS
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
     asked, beating = one.clock.now(), one.cluster.membership._renewal
@@ -398,9 +401,9 @@ async def test_process_is_not_evicted_while_its_lease_is_valid(processes: Cluste
     one.clock.advance(1.0)
     one.store.slow.set()
     await asyncio.wait([beating])
-    assert started < one.cluster.lease_valid_until < asked + SECONDS
+    assert started < one.cluster.membership.lease.valid_until < asked + SECONDS
     await one.cluster.leave()
-    assert one.cluster.lease_valid_until < started
+    assert one.cluster.membership.lease.valid_until < started
 
 
 @pytest.mark.parametrize("moment", range(5))
@@ -424,10 +427,10 @@ async def test_unavailable_store_is_retried_silently(processes: ClusterMembers) 
     name, one.store.unavailable = one.name, True
     for _ in range(6):
         await one.beat()
-    assert one.cluster.lease_valid_until < one.clock.now()
+    assert one.cluster.membership.lease.valid_until < one.clock.now()
     one.store.unavailable = False
     await one.beat()
-    assert (one.name, one.missed, one.cluster.lease_valid_until > one.clock.now()) == (name, 1, True)
+    assert (one.name, one.missed, one.cluster.membership.lease.valid_until > one.clock.now()) == (name, 1, True)
     assert one.seen.of(HandlerFailed) == []
 
 

@@ -98,7 +98,7 @@ async def test_lease_is_not_valid_before_store_identity_is_known(processes: Clus
     one.store.get = fail
     for _ in range(2):  # the second time there is a lease again that could be renewed
         await one.beat(SECONDS)
-        assert one.cluster.lease_valid_until < one.clock.now()
+        assert one.cluster.membership.lease.valid_until < one.clock.now()
         assert one.name == name
     one.store.get = get
     await one.beat()

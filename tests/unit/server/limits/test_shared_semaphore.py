@@ -280,7 +280,7 @@ async def test_process_that_may_be_evicted_passes_no_permit_on(process: Begin) -
     clock = ManualClock(start=1_000_000.0)
     one = await process(clock)
     one.store.fail("renew")
-    clock.advance(one.member.cluster.lease_valid_until - clock.now() - 0.1)
+    clock.advance(one.member.cluster.membership.lease.valid_until - clock.now() - 0.1)
     fault = one.store.hold("commit", key="tool/", times=1)
     waiting = asyncio.create_task(one.turns(1).acquire())
     await fault.reached.wait()
