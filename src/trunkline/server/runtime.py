@@ -351,7 +351,7 @@ class ServerRuntime:
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
 
-    def _report_failure(self, error: Exception, what: str) -> None:
+    def _report_failure(self, error: BaseException, what: str) -> None:
         observers, now = self._components.observers, asyncio.get_running_loop().time()
         if observers.hear_failures:
             observers.on(HandlerFailed(connection=0, at=now, request=None, method=what, reference="-", error=error))
@@ -603,7 +603,7 @@ class ServerRuntime:
             return None
         from trunkline.server.sessions.durable import DurableSessions
 
-        return DurableSessions(store, self._catalog.settings, wall_clock, self._components.observers, cluster)
+        return DurableSessions(store, self._catalog.settings, wall_clock, self._report_failure, cluster)
 
     def _make_cluster(self, store: "Store | None", clock: Clock, wall_clock: Clock) -> "Cluster | None":
         """Make the cluster of processes that share the store, if the store has a bus."""

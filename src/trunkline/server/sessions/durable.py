@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
@@ -27,7 +26,7 @@ from msgspec import UNSET
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import Fenced, Interrupted, NotNow, StoreError, StoreUnavailable, StoreUnusable
-from trunkline.facts import HandlerFailed, Observers, RestoreStep
+from trunkline.facts import RestoreStep
 from trunkline.protocol.capabilities import NegotiatedCapabilities
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
@@ -385,12 +384,18 @@ class DurableSessions:
     """The durable sessions of a server."""
 
     def __init__(
-        self, store: Store, settings: Settings, wall: Clock, observers: Observers, cluster: "Cluster | None" = None
+        self,
+        store: Store,
+        settings: Settings,
+        wall: Clock,
+        report_failure: Callable[[BaseException, str], None],
+        cluster: "Cluster | None" = None,
     ) -> None:
-        """`cluster` is None if no other process can share the store."""
+        """`report_failure` reports an error, and what failed, to the observers. `cluster` is None if no other process
+        can share the store."""
         self._store = store
-        self._observers = observers
-        self.batcher = WriteBatcher(partial(self._report_failure, "writing session data"))
+        self._report_failure = report_failure
+        self.batcher = WriteBatcher(lambda error: report_failure(error, "writing session data"))
         self._quota = SessionQuota(store, settings, wall)
         self._settings = settings
         self._wall = wall
@@ -487,7 +492,7 @@ class DurableSessions:
         try:
             record = read_record(item.value)
         except StoreUnusable as error:
-            self._report_failure("reading a session record", error)
+            self._report_failure(error, "reading a session record")
             return None
         if record.id != ident or record.metadata.principal != principal_name(principal):
             return None
@@ -500,13 +505,6 @@ class DurableSessions:
         session = self.create(ident, lease)
         session.load_record(record)
         return session
-
-    def _report_failure(self, operation: str, error: BaseException) -> None:
-        if self._observers.hear_failures:
-            at = asyncio.get_running_loop().time()
-            self._observers.on(
-                HandlerFailed(connection=0, at=at, request=None, method=operation, reference="-", error=error)
-            )
 
     async def close(self) -> None:
         """Wait until all pending writes are stored."""
