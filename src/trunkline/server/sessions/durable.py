@@ -119,8 +119,6 @@ class DurableSession:
         self.lease = lease
         lease.on_taken = self._handle_taken
         self._ident = ident
-        self._key_prefix = lease.key
-        self._record_key = f"{self._key_prefix}/record"
         self._settings = settings
         self._wall = wall
         self._batcher = batcher
@@ -193,7 +191,8 @@ class DurableSession:
         connection = self.connection
         if connection is None or connection.session.negotiated is None:
             return None
-        return write(self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at())
+        value = codec.to_json(self._build_record(connection))
+        return write(self.lease, f"{self.lease.key}/record", value, self._expires_at())
 
     def _build_record(self, connection: SessionConnection) -> SessionRecord:
         session, ttl = connection.session, self._settings.session_ttl
@@ -223,7 +222,7 @@ class DurableSession:
         if (write := self._write_with(self._batcher.put_or_fail)) is not None:
             await asyncio.shield(write)
         elif self.lease.ended:
-            raise Fenced(self._key_prefix, 0)
+            raise Fenced(self.lease.key, 0)
 
     def reply_after_write(self, reply: Any) -> Work:
         """Return a reply that leaves once the record is stored. If the store is unavailable, the reply is `NotNow`
@@ -292,7 +291,7 @@ class DurableSession:
         try:
             if (pending := self.pending_writes) is not None:
                 await asyncio.wait([pending])
-            while page := await self.lease.store.scan(f"{self._key_prefix}/", limit=_PAGE_SIZE):
+            while page := await self.lease.store.scan(f"{self.lease.key}/", limit=_PAGE_SIZE):
                 await self.lease.commit([Delete(item.key) for item in page])
             await self.lease.release()
             if self._quota_key is not None:
@@ -424,12 +423,15 @@ class DurableSessions:
         with contextlib.suppress(StoreError):  # the remaining data expires
             await session.delete()
 
-    def create(self, ident: str, lease: Lease | None = None) -> DurableSession:
-        """Create a session: for an `initialize` request, or under the lease of one that another process has held."""
+    def create(self, ident: str, lease: Lease | None = None, record: SessionRecord | None = None) -> DurableSession:
+        """Create a session: for an `initialize` request, or from the record of one that another process has held, and
+        under its lease."""
         session_lease = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
         if self._cluster is None:
             session_lease = self._unshared_leases.setdefault(ident, session_lease)
         session = DurableSession(ident, session_lease, self.batcher, self._settings, self._wall, quota=self._quota)
+        if record is not None:
+            session.load_record(record)
         self._sessions[ident] = session
         return session
 
@@ -471,7 +473,7 @@ class DurableSessions:
         if not isinstance(record, SessionRecord):
             return record
         if self._cluster is None:
-            return self._resume(ident, None, record)
+            return self.create(ident, record=record)
         lease = await self._cluster.acquire(key_of("session", ident), self._ttl)
         if isinstance(lease, Held):
             return HeldElsewhere(lease.holder)
@@ -481,7 +483,7 @@ class DurableSessions:
             return record
         if not self._cluster.is_own_name(lease.holder):  # this process was evicted while it read
             return await self.acquire(ident, principal)
-        return self._resume(ident, lease, record)
+        return self.create(ident, lease, record)
 
     async def _read_record(self, ident: str, principal: Any) -> SessionRecord | Literal[Expired.EXPIRED] | None:
         """Read the record of a session of a principal."""
@@ -500,11 +502,6 @@ class DurableSessions:
         if ttl is not None and self._wall.now() - record.last_accessed >= ttl:
             return EXPIRED
         return record
-
-    def _resume(self, ident: str, lease: Lease | None, record: SessionRecord) -> DurableSession:
-        session = self.create(ident, lease)
-        session.load_record(record)
-        return session
 
     async def close(self) -> None:
         """Wait until all pending writes are stored."""

@@ -50,8 +50,6 @@ class DurableEventLog:
         expires_at: Callable[[], float | None],
     ) -> None:
         self._lease = lease
-        self._key_prefix = lease.key
-        self._store = lease.store
         self._batcher = batcher
         self._expires_at = expires_at
         self._memory = MemoryEventStore(settings.replay_events, settings.replay_bytes)
@@ -83,7 +81,7 @@ class DurableEventLog:
     def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
         """Begin a stream on which some requests are answered."""
         self.newest_stream = max(self.newest_stream, stream)
-        self._write(f"{self._key_prefix}/streams/{stream:08}", codec.to_json(StreamRecord(requests)), stream, 0)
+        self._write(f"{self._lease.key}/streams/{stream:08}", codec.to_json(StreamRecord(requests)), stream, 0)
 
     def append(self, stream: int, frame: bytes, last_read: int | None) -> int:
         """Append an event to a stream and trim its oldest ones. Return the number of the event."""
@@ -109,13 +107,11 @@ class DurableEventLog:
         if number > self._delivered:
             self._delivered = number
             if not self._closed:
-                self._batcher.put(
-                    self._lease, f"{self._key_prefix}/position", codec.to_json(number), self._expires_at()
-                )
+                self._batcher.put(self._lease, f"{self._lease.key}/position", codec.to_json(number), self._expires_at())
 
     def end(self, stream: int) -> None:
         """Note that all requests of a stream have been answered."""
-        self._write(f"{self._key_prefix}/streams/{stream:08}", _ENDED_STREAM, stream, self._memory.bounds(stream)[1])
+        self._write(f"{self._lease.key}/streams/{stream:08}", _ENDED_STREAM, stream, self._memory.bounds(stream)[1])
 
     def drop(self, stream: int) -> None:
         """Delete a stream."""
@@ -127,7 +123,7 @@ class DurableEventLog:
         oldest, last = self._memory.bounds(stream)
         for number in range(oldest + 1, last + 1):
             self._batcher.delete(self._lease, self._event_key(stream, number))
-        self._batcher.delete(self._lease, f"{self._key_prefix}/streams/{stream:08}")
+        self._batcher.delete(self._lease, f"{self._lease.key}/streams/{stream:08}")
         self._memory.drop(stream)
         self._trimmed_to.pop(stream, None)
 
@@ -137,7 +133,7 @@ class DurableEventLog:
             self.drop(stream)
 
     def _event_key(self, stream: int, number: int) -> str:
-        return f"{self._key_prefix}/events/{stream:08}/{number:012}"
+        return f"{self._lease.key}/events/{stream:08}/{number:012}"
 
     def _write(self, key: str, value: bytes, stream: int, number: int) -> None:
         """Write a key of a stream; `number` is the stream's newest event after this write. Standalone events are
@@ -203,7 +199,7 @@ class DurableEventLog:
         """Load the log of an earlier process. Return the stream numbers except the standalone one, and the unanswered
         requests by stream. `newest_stream` and `last_event` are the highest numbers used so far."""
         pending: dict[int, Sequence[RequestId]] = {}
-        for item in await scan_all(self._store, f"{self._key_prefix}/streams/"):
+        for item in await scan_all(self._lease.store, f"{self._lease.key}/streams/"):
             stream = int(item.key.rpartition("/")[2])
             self._unloaded.add(stream)
             if requests := read_stream(item.value).pending:
@@ -214,7 +210,7 @@ class DurableEventLog:
         await self.load_stream(STANDALONE)
         if self.last_event < last_event:
             self._memory.restore(STANDALONE, last_event, ())
-        position = await self._store.get(f"{self._key_prefix}/position")
+        position = await self._lease.store.get(f"{self._lease.key}/position")
         self._delivered = min(self.last_event, 0 if position is None else read_number(position.value))
         return streams, pending
 
@@ -227,7 +223,7 @@ class DurableEventLog:
         """Load the events of a stream from the store, if an earlier process wrote them."""
         if stream not in self._unloaded:
             return
-        items = await scan_all(self._store, f"{self._key_prefix}/events/{stream:08}/")
+        items = await scan_all(self._lease.store, f"{self._lease.key}/events/{stream:08}/")
         if stream not in self._unloaded:
             return  # a concurrent call was faster
         self._unloaded.discard(stream)
