@@ -77,13 +77,10 @@ class TaskNotifier:
         if self._held_back is not None:
             self._held_back.append(partial(self._send, name, params))
             return True
-        sessions, cluster_notifications, session = (
-            self._shared.durable_sessions,
-            self._shared.cluster_notifications,
-            self._record.caller.session,
-        )
+        shared, session = self._shared, self._record.caller.session
+        sessions = shared.durable_sessions
         if self._connection is None or self._connection.close_reason is not None:
             self._connection = None if sessions is None or session is None else sessions.connection_of(session)
-            if self._connection is None and cluster_notifications is not None and session is not None:
-                cluster_notifications.notify_session(session, name, params)
+            if self._connection is None and shared.cluster_notifications is not None and session is not None:
+                shared.cluster_notifications.notify_session(session, name, params)
         return (self._connection is not None and self._connection.notify(name, params)) or sessions is not None
