@@ -60,7 +60,8 @@ class Cluster:
         )
         callbacks.on_heartbeat += [broadcasts.retry_overdue, detector.check_silent_peers]
         callbacks.on_rejoined += [broadcasts.resend_all, detector.check_silent_peers]
-        callbacks.on_disconnect += [detector.clear_suspects, broadcasts.clear_received]
+        # Without a bus, no message can end a suspicion.
+        callbacks.on_disconnect += [detector.suspects.clear, broadcasts.clear_received]
         callbacks.register(HEARTBEAT, lambda sender, _: detector.record_heartbeat(sender))
         callbacks.register(LEAVING, lambda sender, _: detector.remove_peer(sender, "Depart"))
         callbacks.register(EVICTED, lambda _, body: detector.on_eviction_notice(body.decode()))

@@ -91,7 +91,7 @@ class FailureDetector:
         self._lease_ttl = lease_ttl
         self._clock = clock
         self._wall = wall
-        self._suspects = SuspectedPeers()
+        self.suspects = SuspectedPeers()
         self._checks: dict[tuple[str, bool], asyncio.Task[bool]] = {}  # running ones, by name and certainty
         self._next_check: tuple[float, Timer] | None = None
 
@@ -105,7 +105,7 @@ class FailureDetector:
     def record_message(self, name: str) -> None:
         """Add the sender of a message as a peer, and stop suspecting it."""
         self.add_peer(name)
-        self._suspects.remove(name)
+        self.suspects.remove(name)
 
     def record_heartbeat(self, name: str) -> None:
         """Note that a peer has renewed its lease."""
@@ -116,7 +116,7 @@ class FailureDetector:
         has not acknowledged are sent again."""
         if name is not None and self._peers.has_departed(name):
             return  # its departure was reported
-        self._suspects.add(self._peers.names if name is None else (name,))
+        self.suspects.add(self._peers.names if name is None else (name,))
         self._callbacks.notify(self._callbacks.on_lost, name)
         if name is None:
             self._membership.broadcast(PING)
@@ -147,12 +147,12 @@ class FailureDetector:
         its eviction. Raise `StoreUnavailable` if the store cannot decide, or if the process holds its lease but stays
         silent."""
         began = self._clock.now()
-        while name in self._suspects:
+        while name in self.suspects:
             if await self.evict_if_dead(name):
                 return False
             if (now := self._clock.now()) >= began + _SUSPECT_TIMEOUT_LEASES * self._lease_ttl:
                 raise StoreUnavailable("a process holds its lease but cannot be reached over the bus; try again later")
-            await self._suspects.wait(name, self._clock, now + self._lease_ttl / HEARTBEATS_PER_LEASE)
+            await self.suspects.wait(name, self._clock, now + self._lease_ttl / HEARTBEATS_PER_LEASE)
         return not self._peers.has_departed(name)
 
     def _start_check(self, name: str, *, known_dead: bool = False) -> "asyncio.Task[bool]":
@@ -195,7 +195,7 @@ class FailureDetector:
             return
         if step is not None:
             self._callbacks.report_step(step, name)
-        self._suspects.remove(name)
+        self.suspects.remove(name)
         self._broadcasts.remove_peer(name)
         self._callbacks.notify(self._callbacks.on_lost, name)
 
@@ -225,10 +225,6 @@ class FailureDetector:
         if self._next_check is not None:
             self._next_check[1].cancel()
             self._next_check = None
-
-    def clear_suspects(self) -> None:
-        """End all suspicions: this process has no bus, so no message can end them."""
-        self._suspects.clear()
 
     async def close(self) -> None:
         """Cancel the scheduled and the running checks."""
