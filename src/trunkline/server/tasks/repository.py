@@ -67,12 +67,10 @@ def key_of_task(owner: str, task_id: str) -> str:
     return key_of("owner", owner, "tasks", task_id)
 
 
-def _owner_tasks_key(owner: str) -> str:
-    return key_of("owner", owner, "tasks")
-
-
-def _session_tasks_key(owner: str, session: str) -> str:
-    return key_of("owner", owner, "sessions", session)
+def _list_prefix(owner: str, session: str | None) -> str:
+    """Return the prefix of the keys of an owner's tasks, or of the index entries of a session's tasks."""
+    parts = ("tasks",) if session is None else ("sessions", session)
+    return key_of("owner", owner, *parts) + "/"
 
 
 def _slots_prefix(owner: str) -> str:
@@ -90,8 +88,7 @@ def _creation_writes(record: TaskRecord, extra_writes: Sequence[Put]) -> list[Pu
     caller = record.caller
     writes = [Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)]
     if record.client == ANONYMOUS_OWNER and caller.session is not None and not caller.modern:
-        key = f"{_session_tasks_key(ANONYMOUS_OWNER, caller.session)}/{record.task_id}"
-        writes.append(Put(key, b"", record.expires_at))
+        writes.append(Put(_list_prefix(record.client, caller.session) + record.task_id, b"", record.expires_at))
     return [*writes, *extra_writes]
 
 
@@ -120,7 +117,7 @@ class TaskRepository:
     ) -> tuple[list[TaskRecord], str | None]:
         """Return a page of an owner's tasks after an id, oldest first, because ids begin with the time. With `session`,
         return those of that session. Also return the id after which the next page starts, or None on the last page."""
-        prefix = (_owner_tasks_key(owner) if session is None else _session_tasks_key(owner, session)) + "/"
+        prefix = _list_prefix(owner, session)
         items = await self._scan_up_to(prefix, prefix + after if after else "", size + 1)
         names = [item.key.removeprefix(prefix) for item in items[:size]]
         if session is None:
