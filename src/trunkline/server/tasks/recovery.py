@@ -18,7 +18,6 @@ from trunkline.clock import Timer
 from trunkline.errors import Conflict, Fenced, InternalError, InvalidParams, StoreError
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types import CallToolParams
-from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.features.tools import prepare_run
 from trunkline.server.tasks.errors import TooManyTasks
@@ -43,10 +42,6 @@ _IMMEDIATE_SCANNERS: Final = 2  # processes that scan at once when a peer has de
 _AUDIT_KEY: Final = key_of("recovery", "audit")  # key that exists while no audit is due
 _AUDIT_INTERVAL: Final = 3600.0  # seconds
 _AUDIT_TIMEOUT: Final = 60.0  # seconds after which another process may repeat an unfinished audit
-
-
-def _may_resume(policy: TaskPolicy, record: TaskRecord) -> bool:
-    return policy.goes_on(record.tries, begun=record.state is not TaskState.PENDING)
 
 
 def _lost_error(record: TaskRecord) -> ErrorObject:
@@ -191,7 +186,8 @@ class TaskRecovery:
             work = None if entry is None else prepare_run(entry, self._shared, params)
         except InvalidParams:  # the tool has changed since
             work = None
-        if entry is None or work is None or entry.task is None or not _may_resume(entry.task, record):
+        begun = record.state is not TaskState.PENDING
+        if entry is None or work is None or entry.task is None or not entry.task.goes_on(record.tries, begun=begun):
             await end_orphan(self._tasks.repository, orphan, lambda found, now: found.fail(now, _lost_error(found)))
         else:
             await self._resume(orphan, entry, work)
