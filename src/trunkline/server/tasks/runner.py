@@ -7,7 +7,6 @@ store is unavailable, the work goes on and its writes wait, but progress notific
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -489,7 +488,6 @@ class DetachedPeer:
         self.now = shared.clock.now
         self._shared = shared
         self._runner = runner
-        self._thread = threading.get_ident()
 
     @property
     def lifespan(self) -> Any:
@@ -503,11 +501,7 @@ class DetachedPeer:
 
     def post(self, action: Callable[[], object]) -> bool:
         """Run an action on the loop: now on the loop's thread, soon from another one. Return whether it has run."""
-        if threading.get_ident() == self._thread:
-            action()
-            return True
-        self.threads.post(action)
-        return False
+        return self.threads.run_on_loop(action)
 
     def notify(self, name: str, params: Any = UNSET, *, about: IncomingRequest | None = None) -> bool:  # noqa: ARG002
         """Send nothing: a task has only its status notifications."""
