@@ -680,10 +680,11 @@ class ServerRuntime:
 
     def post(self, action: Callable[[], None]) -> None:
         """Run an action on the loop, from any thread; at once if no loop is in use yet."""
-        if self._shared is None:
+        shared = self._shared  # another thread may release it
+        if shared is None:
             action()
         else:
-            self._shared.threads.run_on_loop(action)  # before the reply of a handler on this thread
+            shared.threads.run_on_loop(action)  # before the reply of a handler on this thread
 
     def registry_changed(self, kind: str) -> None:
         """Announce that the list of a registry has changed."""
