@@ -60,9 +60,12 @@ def choose_dialect(
     tool cannot be called in the requested way."""
     policy = entry.task
     if call.envelope is not None:
-        if policy is not None and policy.support == "required":
+        if policy is None:
+            return None
+        if policy.support == "required":
             require_extension(connection, call)
-        return Dialect.EXTENSION if policy is not None and has_extension(connection, call) else None
+            return Dialect.EXTENSION
+        return Dialect.EXTENSION if has_extension(connection, call) else None
     if params.task is not None and _allows_augmentation(connection):
         if policy is None:
             raise TaskSupportMismatch(entry.name, "forbidden")
