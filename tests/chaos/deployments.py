@@ -413,8 +413,8 @@ class OverSentinel(OverValkey):
 
 
 def _replication(server: Valkey, fact: str) -> str:
-    """Return what a server says about its replication; nothing if it closes the connection, as Sentinel has a replica
-    do that becomes the master."""
+    """Return a value of a server's replication status; empty if the connection is lost, since Sentinel closes the
+    connections of a replica that it promotes."""
     try:
         with server.client() as client:
             return client.info("replication").get(fact, "")

@@ -551,8 +551,9 @@ async def rejoined(first: ServerRun, second: ServerRun, clock: ManualClock) -> N
     """A process is evicted by another, and rejoins with a new id."""
     name = cluster_of(first).name
     await silenced(first, second, clock)
-    while cluster_of(first).name == name:
-        await advance(clock, 0.1, first, second)
+    async with asyncio.timeout(PATIENCE):
+        while cluster_of(first).name == name:
+            await advance(clock, 0.1, first, second)
 
 
 @pytest.mark.row("D08")
