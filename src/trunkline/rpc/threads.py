@@ -69,7 +69,8 @@ class ThreadPool:
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self.loop = loop
         self._loop_thread = threading.get_ident()
-        self.task_options = {"loop": loop} | _EAGER  # made once: a task of keyword arguments takes 8 % longer
+        # Arguments of `asyncio.Task`, in a dictionary that is made once: passing keywords takes 8 % longer.
+        self.task_options = {"loop": loop} | _EAGER
         self._limit = limit
         self._lock = threading.Lock()  # guards the attributes below; held for a few instructions only
         self._jobs: deque[Job] = deque()

@@ -684,7 +684,7 @@ class ServerRuntime:
         if shared is None:
             action()
         else:
-            shared.threads.run_on_loop(action)  # before the reply of a handler on this thread
+            shared.threads.run_on_loop(action)  # an action of a handler on a thread runs before its reply is sent
 
     def registry_changed(self, kind: str) -> None:
         """Announce that the list of a registry has changed."""
