@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Raw, Struct
 
 from trunkline.protocol.types import CallToolParams
-from trunkline.wire import codec
+from trunkline.wire import codec, long_strings
 from trunkline.wire.messages import Incoming, Request
 
 
@@ -131,6 +131,7 @@ def longer(frame: bytes) -> bytes:
     return frame + b" " * codec.LONG_THRESHOLD
 
 
+read_any = codec.json_decoder(Any)
 DEEP = f"[{'[' * 600}{']' * 600}]"
 
 
@@ -212,3 +213,32 @@ def test_text_encoders_are_identical(writer: str, text: str) -> None:
 def test_text_encoders_raise_same_error() -> None:
     with pytest.raises(UnicodeEncodeError):
         codec.text_to_raw("\ud800")
+
+
+@pytest.fixture
+def every_string_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_strings, "LONG_STRING", 2)
+
+
+@pytest.mark.usefixtures("every_string_is_long", "writer")
+@given(objects_of(values_of(twice=True), twice=True), st.integers(0), st.none() | st.binary(max_size=2))
+@example(in_braces([("any", r'"\""'), ("at", '"after an escaped quote"')]), 0, None)
+@example(in_braces([("any", r'"\\"'), ("at", '"after an escaped backslash"')]), 0, None)
+@example(in_braces([("any", r'"\u00000"'), ("at", '"beside a placeholder"')]), 0, None)
+@settings(suppress_health_check=list(HealthCheck))  # the fixtures hold for all of them
+def test_text_without_its_long_strings_has_the_same_values(text: str, at: int, other: bytes | None) -> None:
+    """Replaces one byte of half of the texts by none, one or two."""
+    json_text = text.encode()
+    if other is not None:
+        at %= len(json_text)
+        json_text = json_text[:at] + other + json_text[at + 1 :]
+    try:
+        shortened = long_strings.shorten(json_text, codec._decode_long_string)
+        values = None if shortened is None else read_any(shortened.text)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"."):
+            read_any(json_text)
+        return
+
+    if shortened is not None and isinstance(values, dict) and shortened.restore(cast("Any", values)):
+        assert repr(values) == repr(read_any(json_text))

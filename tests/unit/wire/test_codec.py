@@ -1,6 +1,8 @@
 """Frames to messages and back."""
 
+import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from msgspec import UNSET, Raw, Struct
 from trunkline.wire import codec
 from trunkline.wire.codec import LONG_THRESHOLD, MAX_BATCH, decode, decode_strict
 from trunkline.wire.framing import BadFrame, TooLarge
+from trunkline.wire.long_strings import LONG_STRING
 from trunkline.wire.messages import Batch, ErrorObject, ErrorResponse, Malformed, Notification, Request, Response
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
@@ -129,6 +132,55 @@ def test_strict_decoding_rejects_duplicate_members(
 def test_strict_decoding_allows_equal_names_in_different_objects(params: bytes, padding: bytes) -> None:
     request = decode_strict(b'%b{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % (padding, params))
     assert isinstance(request, Request)
+
+
+LONG_TEXT = b"x" * LONG_STRING
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"a":"%b","b":1,"b":2}' % LONG_TEXT,
+        b'{"a":{"b":1,"b":2},"c":"%b\\n"}' % LONG_TEXT,
+        b'{"a":"%b","a":"%b"}' % (LONG_TEXT, LONG_TEXT),
+        b'{"%b":1,"%b":2}' % (LONG_TEXT, LONG_TEXT),
+    ],
+)
+def test_strict_decoding_rejects_duplicate_members_beside_long_strings(params: bytes) -> None:
+    message = decode_strict(b'{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % params)
+    assert isinstance(message, Malformed)
+    assert (message.code, message.id) == (INVALID_REQUEST, 1)
+    assert message.why.startswith("duplicate member '")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":"%b","b":{"a":"%b"}}}' % (LONG_TEXT, LONG_TEXT),
+        b'{ "jsonrpc": "2.0", "id": 1, "method": "a", "params": { "a": "%b", "b": { "a": 1 } } }' % LONG_TEXT,
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"%b":1}}' % LONG_TEXT,
+        b'{"jsonrpc":"2.0","id":1,"method":"%b","params":{}}' % LONG_TEXT,
+        b'{"jsonrpc":"2.0","id":"%b","method":"a","params":{}}' % LONG_TEXT,
+        b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":"%b","b":"\\u0000"}}' % LONG_TEXT,
+    ],
+)
+def test_request_with_long_strings_has_their_values(frame: bytes) -> None:
+    request = decode_strict(frame)
+    assert isinstance(request, Request)
+    values = json.loads(frame)
+    assert (request.id, request.method) == (values["id"], values["method"])
+    assert codec.decoder(dict[str, Any])(request.params) == values["params"]
+    assert json.loads(bytes(codec.original_json(request.params))) == values["params"]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("string", [b"\xff", b"\n", b"\\x"])
+def test_invalid_long_string_is_reported_as_in_a_short_message(string: bytes) -> None:
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":"%b%b"}}'
+    long, short = decode(frame % (LONG_TEXT, string)), decode(frame % (b"", string))
+    assert isinstance(long, Malformed)
+    assert isinstance(short, Malformed)
+    assert long.code == short.code == PARSE_ERROR
 
 
 def test_strict_decoding_reports_other_faults_as_plain_decoding_does() -> None:
@@ -537,18 +589,42 @@ def test_readable_json_is_indented() -> None:
     assert codec.to_readable_json({"a": [1], "b": {}}) == b'{\n  "a": [\n    1\n  ],\n  "b": {}\n}'
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_long_text_is_encoded_alike_with_and_without_orjson(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not installed:
+@pytest.fixture(params=["orjson", "msgspec"])
+def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With orjson and without."""
+    if request.param == "msgspec":
         monkeypatch.setitem(sys.modules, "orjson", None)
     codec._long_encoder.cache_clear()
-    try:
-        for text in ("ä" * LONG_THRESHOLD, '\x00"\\\u2028' * LONG_THRESHOLD):
-            assert bytes(codec.text_to_raw(text)) == codec.to_json(text)
-    finally:
-        codec._long_encoder.cache_clear()
+    yield request.param
+    codec._long_encoder.cache_clear()
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("text", ["ä" * LONG_STRING, '\x00"\\\u2028' * LONG_STRING])
+def test_long_text_is_encoded_alike_with_and_without_orjson(text: str) -> None:
+    assert bytes(codec.text_to_raw(text)) == codec.to_json(text)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "string",
+    [
+        LONG_TEXT,
+        "ä€\U0001f600".encode() * LONG_STRING,
+        LONG_TEXT + b"/\x7f",
+        b"a line\\nand \\u00e4 " + LONG_TEXT,
+        LONG_TEXT + b" and a line\\n",
+        b'\\"' + LONG_TEXT + b'\\"',
+    ],
+)
+def test_long_string_is_decoded_alike_with_and_without_orjson(string: bytes) -> None:
+    request = decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":"%b"}}' % string)
+    assert isinstance(request, Request)
+    assert isinstance(request.params, codec.DecodedJson)
+    assert request.params.values == {"a": json.loads(b'"%b"' % string)}
+
+
+@pytest.mark.usefixtures("installed")
 def test_long_text_without_an_encoding_is_refused() -> None:
     with pytest.raises(UnicodeEncodeError):
         codec.text_to_raw("\ud800" * LONG_THRESHOLD)
