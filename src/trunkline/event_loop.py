@@ -1,12 +1,16 @@
 """The event loop of programs that use Trunkline: uvloop's if it is installed, which halves the cost of its work."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["find_loop_factory", "run"]
+__all__ = ["EAGER_START", "find_loop_factory", "run"]
 
 T = TypeVar("T")
+
+EAGER_START: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+"""Lets a task run its coroutine at once until it first waits. Before 3.12 it starts on the next turn of the loop."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

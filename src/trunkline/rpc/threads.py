@@ -10,17 +10,15 @@ Threads are daemons: a function that never returns does not keep the process ali
 
 import asyncio
 import contextlib
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any, Final
+from typing import Any
+
+from trunkline.event_loop import EAGER_START
 
 __all__ = ["Job", "ThreadPool"]
-
-_EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
-"""Lets a task run its coroutine at once until it first waits. Before 3.12 it starts on the next turn of the loop."""
 
 OnJobDone = Callable[[Any, BaseException | None], None]
 
@@ -70,7 +68,7 @@ class ThreadPool:
         self.loop = loop
         self._loop_thread = threading.get_ident()
         # Arguments of `asyncio.Task`, in a dictionary that is made once: passing keywords takes 8 % longer.
-        self.task_options = {"loop": loop} | _EAGER
+        self.task_options = {"loop": loop} | EAGER_START
         self._limit = limit
         self._lock = threading.Lock()  # guards the attributes below; held for a few instructions only
         self._jobs: deque[Job] = deque()

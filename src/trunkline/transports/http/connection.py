@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from trunkline.clock import WallClock
+from trunkline.event_loop import EAGER_START
 from trunkline.transports.addresses import format_host_port
 from trunkline.transports.http.deadlines import DeadlineSet, IdleDeadline
 from trunkline.transports.http.head import BadHead, HeadParser, KnownHead
@@ -415,10 +416,12 @@ class HttpConnection(asyncio.Protocol):
             self._body = body
 
     def run(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
-        """Run the rest of a request's handling in a task."""
-        task = self._loop.create_task(self._run(request, work))
-        self._connections.tasks.add(task)
-        task.add_done_callback(self._connections.tasks.discard)
+        """Run the rest of a request's handling in a task. It begins at once: while it does not read the body, reading
+        from the connection is soon paused."""
+        task = asyncio.Task(self._run(request, work), loop=self._loop, **EAGER_START)
+        if not task.done():
+            self._connections.tasks.add(task)
+            task.add_done_callback(self._connections.tasks.discard)
 
     def profile_of(self, request: HttpRequest) -> "Profile | None":
         """Return the compatibility profile of the client that sent a request, if it has one."""
