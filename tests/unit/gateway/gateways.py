@@ -17,8 +17,13 @@ QUICK = Settings(backoff_first=0.01, backoff_longest=0.05, stop_timeout=0.2, lis
 
 
 def make_gateway(folder: Path, servers: Any, **options: Any) -> Gateway:
-    """Return a gateway that touches no file of the user."""
-    given: dict[str, Any] = {"pins": PinStore(folder / "pins.json"), "cache": folder / "manifests", "settings": QUICK}
+    """Return a gateway that touches no file of the user, and waits for slow processes."""
+    given: dict[str, Any] = {
+        "pins": PinStore(folder / "pins.json"),
+        "cache": folder / "manifests",
+        "settings": QUICK,
+        "list_wait": PATIENCE,
+    }
     return Gateway(servers, **{**given, **options})
 
 

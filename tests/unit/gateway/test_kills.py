@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from tests.limits import PATIENCE
 from tests.processes import children, gone, light
-from tests.unit.gateway.gateways import QUICK, make_gateway, make_server, tool_names, until, until_state
+from tests.unit.gateway.gateways import QUICK, make_gateway, make_server, until, until_state
 from tests.unit.gateway.test_processes import entry, serving, write_config
 
 from trunkline import BackendState, Client, Settings
@@ -70,7 +70,7 @@ async def kill_under_load(folder: Path, kills: int, seed: int, revision: str) ->
     gateway = make_gateway(folder, {"bank": light(effects)}, settings=settings)
     before = children(), asyncio.all_tasks()
     async with Client(gateway.server, revision=revision) as client:
-        await tool_names(client)
+        await until_state(gateway, "bank", BackendState.READY)
         processes = 2 if revision == HANDSHAKE else 1  # a session has one besides that of the catalog
         load = Load(client, kills * processes, seed)
         await asyncio.gather(*(load.call(tool, worker) for tool in ("look", "pay") for worker in range(4)))
