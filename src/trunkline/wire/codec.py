@@ -23,7 +23,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.inspect import RawType, StructType, type_info
 
 from trunkline.wire.framing import BadFrame, TooLarge
-from trunkline.wire.long_strings import shorten
 from trunkline.wire.messages import (
     Batch,
     Encoded,
@@ -283,6 +282,8 @@ def _raise_on_duplicates(members: list[tuple[str, Any]]) -> None:
 
 def _decode_long(frame: bytes) -> Request | None:
     """Decode a request in one pass; return None for any other frame, which then takes the usual path."""
+    from trunkline.wire.long_strings import shorten  # imported here: few messages are long
+
     try:
         shortened = shorten(frame, _decode_long_string)
         request: Any = _read_long(frame if shortened is None else shortened.text)
