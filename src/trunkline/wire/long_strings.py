@@ -57,7 +57,7 @@ def shorten(text: bytes, decode_string: Callable[[memoryview], str]) -> Shortene
     view = memoryview(text)
     pieces: list[bytes] = []
     strings: list[str] = []
-    rest = start = end = 0
+    rest = end = 0
     for _ in range(_MAX_STRINGS):
         start = text.find(b'"', end) + 1
         if not start or len(text) - start < LONG_STRING:

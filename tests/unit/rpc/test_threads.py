@@ -61,8 +61,11 @@ async def test_action_runs_at_once_on_the_loop_and_soon_from_a_thread(threads: T
     here, ran_on = threading.get_ident(), []
     assert threads.run_on_loop(lambda: ran_on.append(threading.get_ident())) is True
     assert ran_on == [here]
-    elsewhere = lambda: threads.run_on_loop(lambda: ran_on.append(threading.get_ident()))  # noqa: E731
-    assert await outcome(threads, elsewhere) == (False, None)  # reported after the action
+
+    def run_from_a_thread() -> bool:
+        return threads.run_on_loop(lambda: ran_on.append(threading.get_ident()))
+
+    assert await outcome(threads, run_from_a_thread) == (False, None)  # reported after the action
     assert ran_on == [here, here]
 
 

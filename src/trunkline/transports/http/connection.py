@@ -416,8 +416,8 @@ class HttpConnection(asyncio.Protocol):
             self._body = body
 
     def run(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
-        """Run the rest of a request's handling in a task. It begins at once: while it does not read the body, reading
-        from the connection is soon paused."""
+        """Run the rest of a request's handling in a task. From Python 3.12 on it begins at once: reading from the
+        connection pauses soon if nothing reads a body that is arriving."""
         task = asyncio.Task(self._run(request, work), loop=self._loop, **EAGER_START)
         if not task.done():
             self._connections.tasks.add(task)

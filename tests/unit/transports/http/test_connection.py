@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -293,6 +294,24 @@ async def test_reading_pauses_until_a_long_body_is_read() -> None:
         site.gate.set()
         assert (await caller.answer()).body == b"read"
         assert got == [b"x" * size]
+
+
+async def test_rest_of_the_handling_begins_at_once_where_python_can_do_that() -> None:
+    async with serving() as site, Caller(site.port) as caller:
+        order: list[str] = []
+
+        async def respond(request: HttpRequest) -> None:
+            order.append("begun")
+            request.respond(200, b"done")
+
+        def handle(request: HttpRequest) -> None:
+            request.run(respond(request))
+            order.append("handed over")
+
+        site.routes["/later"] = handle
+        caller.say(request("GET", "/later"))
+        assert (await caller.answer()).body == b"done"
+        assert order == (["begun", "handed over"] if sys.version_info >= (3, 12) else ["handed over", "begun"])
 
 
 @pytest.mark.parametrize("in_chunks", [False, True], ids=["length", "chunks"])
